@@ -1,0 +1,157 @@
+"""Everything that crosses the border between the gateway's process and the engine's, and nothing else."""
+
+from typing import Literal
+
+import msgspec
+
+from engine.sequence import FinishReason, SamplingParams
+
+__all__ = [
+    "Abort",
+    "EngineConfig",
+    "EngineInfo",
+    "EngineStats",
+    "FinishReason",
+    "FromEngine",
+    "GetStats",
+    "Ready",
+    "Refused",
+    "Stats",
+    "Submit",
+    "ToEngine",
+    "TokenEvent",
+    "TokenEvents",
+    "TokenLogprob",
+]
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine is started with."""
+
+    model: str  # a GGUF file, or a folder with config.json and safetensors
+    device: Literal["cpu", "cuda"] = "cpu"
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"  # of weights, activations and KV
+    block_size: int = 16  # token slots
+    kv_bytes: int = 1 << 30
+    max_context: int | None = None  # tokens; None: what the model was trained for
+    max_batch_tokens: int = 256  # a step computes at most this many
+    max_sequences: int = 64  # running at once
+    num_threads: int | None = None  # None: one for each core that the process may use
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine turned out to be."""
+
+    context_length: int  # tokens of prompt and answer together
+    vocab_size: int
+    block_size: int
+    num_blocks: int
+    kv_bytes: int
+    device: str
+    dtype: str
+
+    @property
+    def max_request_tokens(self) -> int:
+        """The longest prompt and answer together: the context or the whole pool, whichever ends first."""
+        return min(self.context_length, self.num_blocks * self.block_size)
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine's figures. Counters count from its start; gauges are as of the last step."""
+
+    # gauges
+    num_running: int
+    num_waiting: int
+    num_blocks: int
+    num_free_blocks: int
+    num_cached_blocks: int  # findable, held by nobody
+    num_held_blocks: int
+    kv_waste: float  # 1 - tokens held / slots allocated, over held blocks; 0 when none is held
+    # counters
+    num_steps: int
+    num_prompt_tokens: int  # of admitted requests
+    num_cached_tokens: int  # prompt tokens found in the cache
+    num_computed_prompt_tokens: int  # prompt tokens computed, preempted work included
+    num_generated_tokens: int
+    num_preemptions: int
+    num_finished: int  # sequences
+    num_aborted: int  # sequences
+    num_evicted_blocks: int
+    num_copied_blocks: int
+    kv_waste_mean: float  # over steps
+    kv_waste_max: float
+
+
+class Submit(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Run a request: `num_choices` sequences over one prompt."""
+
+    request_id: str
+    prompt: bytes  # token ids, packed int32 in the machine's order
+    sampling: SamplingParams
+    namespace: bytes  # the part of the tree that the request may see
+    num_choices: int = 1
+
+
+class Abort(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Forget a request, or one of its choices. Unknown ids are ignored: the request may just have ended."""
+
+    request_id: str
+    choice: int | None = None
+
+
+class GetStats(msgspec.Struct, frozen=True, tag=True):
+    """Answer with Stats that carry the same ticket."""
+
+    ticket: int
+
+
+ToEngine = Submit | Abort | GetStats
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """The log-probability of a generated token, and of the best ones at its place, best first."""
+
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+class TokenEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """News of one choice. The token that ended it is in `stop_token_id`, never in `token_ids`."""
+
+    request_id: str
+    choice: int
+    token_ids: list[int]
+    logprobs: list[TokenLogprob] | None = None  # one for each of token_ids, when asked for
+    finish_reason: FinishReason | None = None  # set on the last event of the choice
+    stop_token_id: int | None = None
+    num_cached_tokens: int = 0  # of the prompt, found in the cache when choice 0 first ran
+
+
+class TokenEvents(msgspec.Struct, frozen=True, tag=True):
+    """The events of one step."""
+
+    events: list[TokenEvent]
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The request was not, or is no longer, run; no further event of it follows."""
+
+    request_id: str
+    message: str
+    kind: Literal["refused", "failed", "stopping"]
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The model is loaded; requests are served from now on."""
+
+    info: EngineInfo
+
+
+class Stats(msgspec.Struct, frozen=True, tag=True):
+    """The answer to GetStats."""
+
+    ticket: int
+    stats: EngineStats
+
+
+FromEngine = Ready | TokenEvents | Refused | Stats

@@ -1,0 +1,86 @@
+"""One stream of token ids, and what its owner asked of the sampler.
+
+A request with `n=3` becomes three sequences. The scheduler moves a sequence through its states; the runner
+only reads.
+"""
+
+from array import array
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+from prefix_cache.lease import Lease
+from prefix_cache.plan import BlockId
+
+__all__ = ["MAX_TOP_LOGPROBS", "FinishReason", "SamplingParams", "Sequence", "Status"]
+
+FinishReason = Literal["stop", "length"]
+
+MAX_TOP_LOGPROBS = 20  # the protocol's limit for top_logprobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How to choose tokens, and when to stop. All values are final: whoever sends them has resolved the
+    defaults.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0
+    top_k: int | None = None  # None: the whole vocabulary
+    min_p: float = 0.0
+    presence_penalty: float = 0.0  # over generated tokens
+    frequency_penalty: float = 0.0  # over generated tokens
+    repetition_penalty: float = 1.0  # over prompt and generated tokens; 1 is none
+    logit_bias: dict[int, float] = field(default_factory=dict)  # token id -> added to its logit
+    logprobs: int | None = None  # None: none; k: the drawn token's, and the k best
+    min_tokens: int = 0  # stop tokens cannot be drawn before this many
+    stop_token_ids: tuple[int, ...] = ()  # drawing one ends the sequence; end-of-text ids are among them
+    seed: int = 0  # with choice and position it fixes every draw; any value of 64 bits, unsigned
+
+
+class Status(Enum):
+    """Where a sequence stands.
+
+    WAITING    in the queue, holds no block
+    RUNNING    holds a lease on blocks; every step may compute some of its tokens
+    FINISHED   ended by itself, by its owner or by an error; holds nothing
+    """
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """The tokens of one choice of one request. Mutated by the scheduler alone; compared by identity."""
+
+    request_id: str
+    choice: int
+    tokens: "array[int]"  # typecode "i": the prompt, then what was drawn
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    namespace: bytes
+    status: Status = Status.WAITING
+    lease: Lease | None = None
+    num_computed: int = 0  # tokens whose keys and values lie in the lease's blocks
+    num_cached: int | None = None  # prompt tokens found in the cache when the sequence first ran
+    num_overtaken: int = 0  # younger sequences admitted while this one waited for blocks
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and drawn tokens together."""
+        return len(self.tokens)
+
+    @property
+    def num_drawn(self) -> int:
+        """Tokens drawn so far."""
+        return len(self.tokens) - self.num_prompt_tokens
+
+    @property
+    def block_table(self) -> list[BlockId]:
+        """The blocks in order: the i-th holds tokens [i * block_size, (i + 1) * block_size)."""
+        assert self.lease is not None, "a sequence without a lease has no blocks"
+        return self.lease.blocks

@@ -1,0 +1,63 @@
+"""One forward pass, as values: what the scheduler asks of the runner, and what the runner answers."""
+
+from dataclasses import dataclass
+
+from engine.sequence import FinishReason, Sequence
+from prefix_cache.plan import BlockCopy
+
+__all__ = ["Draw", "Outcome", "Span", "Step", "StepResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Compute `sequence.tokens[start:end]`, whose predecessors are already in the sequence's blocks.
+
+    A span that reaches the last token of its sequence also draws the next one.
+    """
+
+    sequence: Sequence
+    start: int
+    end: int
+
+    @property
+    def draws(self) -> bool:
+        """Whether the logits of the span's last token are sampled."""
+        return self.end == self.sequence.num_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Copies first, then all spans in one ragged batch. The runner reads the sequences and changes none."""
+
+    spans: tuple[Span, ...]
+    copies: tuple[BlockCopy, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed by this step."""
+        return sum(span.end - span.start for span in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One drawn token. Log-probabilities are the model's own, before temperature, penalties and filters."""
+
+    token_id: int
+    logprob: float | None = None  # None when the sequence asked for none
+    top: tuple[tuple[int, float], ...] = ()  # (token id, log-probability), best first
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One draw for each span of the step with `draws`, in the order of the spans."""
+
+    draws: tuple[Draw, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step brought one sequence. The token that ended it, if one did, is the draw's."""
+
+    sequence: Sequence
+    draw: Draw
+    finish_reason: FinishReason | None

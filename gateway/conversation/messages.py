@@ -1,0 +1,79 @@
+"""The forms in which clients write messages, brought to the one form that chat templates read.
+
+It owns roles and contents, not their rendering. Invariant: the content of every message that it returns is a
+string, and nothing that a client left out appears in one as a word such as "None".
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["Message", "normalize", "strings_of"]
+
+Message = Mapping[str, Any]
+
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def normalize(
+    messages: Sequence[Message], *, names_developer: bool, names_tool_calls: bool
+) -> list[dict[str, Any]]:
+    """Messages as a template wants them; the two flags say which words the template itself uses.
+
+    Role `developer` becomes `system` and tool calls become JSON at the end of the content where the template
+    would not know them. Raises ValueError for any other role: templates build special tokens from roles, so a
+    role is never free text.
+    """
+    return [_normalize(message, names_developer, names_tool_calls) for message in messages]
+
+
+def strings_of(value: Any) -> list[str]:
+    """Every string in JSON-like data, keys too."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return [text for item in (*value.keys(), *value.values()) for text in strings_of(item)]
+    if isinstance(value, list | tuple):
+        return [text for item in value for text in strings_of(item)]
+    return []
+
+
+def _normalize(message: Message, names_developer: bool, names_tool_calls: bool) -> dict[str, Any]:
+    known = {key: value for key, value in message.items() if value is not None}
+    known["content"] = _text(message.get("content"))
+    if known.get("role") not in _ROLES:
+        raise ValueError(f"a message's role is one of {', '.join(_ROLES)}")
+    if known["role"] == "developer" and not names_developer:
+        known["role"] = "system"
+    calls = [_call(call) for call in known.pop("tool_calls", ())]
+    if calls and names_tool_calls:
+        known["tool_calls"] = calls
+    elif calls:
+        lines = [json.dumps(call.get("function", call), ensure_ascii=False) for call in calls]
+        known["content"] = "\n".join([known["content"], *lines] if known["content"] else lines)
+    return known
+
+
+def _text(content: Any) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    return "".join([part["text"] for part in content])
+
+
+def _call(call: Message) -> dict[str, Any]:
+    """A tool call whose arguments are data: clients send them as JSON text, templates write them out as JSON."""
+    plain = {key: value for key, value in call.items() if value is not None}
+    function = plain.get("function")
+    if isinstance(function, Mapping) and isinstance(function.get("arguments"), str):
+        plain["function"] = {**function, "arguments": _arguments(function["arguments"])}
+    return plain
+
+
+def _arguments(text: str) -> Any:
+    try:
+        arguments = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return arguments if isinstance(arguments, dict) else text

@@ -1,0 +1,81 @@
+"""From a request's messages to typed runs: forms, guard, template, split, in this order.
+
+It owns the order and the rule for answers to be continued. Invariant: the same messages, template and date
+give the same rendering.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from hashlib import blake2b
+
+from gateway.conversation.messages import Message, normalize, strings_of
+from gateway.conversation.runs import Guard, Rendering, SpecialTokens
+from gateway.conversation.template import ChatTemplate, TemplateRefused
+from gateway.conversation.tokenizer import Tokenizer
+
+__all__ = ["ContinuationRefused", "Renderer"]
+
+
+class ContinuationRefused(ValueError):
+    """There is no unfinished answer to continue."""
+
+
+class Renderer:
+    """One template over one tokenizer's special tokens."""
+
+    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer) -> None:
+        self._template = template
+        self._written = SpecialTokens(tokenizer.special_tokens)
+        control = tokenizer.control_ids
+        # A template that speaks of a word such as <think> must be able to read it in what clients send.
+        read = (s for s, i in tokenizer.special_tokens.items() if i not in control and s in template.source)
+        self._guarded = self._written.without(read)
+        self._model = blake2b(tokenizer.digest + "\n".join(template.texts).encode(), digest_size=32).digest()
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        now: datetime,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> Rendering:
+        """Raises TemplateRefused, ContinuationRefused and TooManyPrivateCharacters, all ValueErrors.
+
+        To continue the final message is to leave its turn open, so that goes without a generation prompt.
+        """
+        template = self._template
+        plain = normalize(
+            messages, names_developer=template.names_developer, names_tool_calls=template.names_tool_calls
+        )
+        guard = Guard(self._guarded, texts=[*strings_of(plain), *template.texts])
+        hidden = [{"role": message["role"]} | guard.hide(_without_role(message)) for message in plain]
+        if continue_final_message:
+            _check_continuation(messages, add_generation_prompt)
+            mark = guard.mark()
+            hidden[-1]["content"] += mark
+        rendered = template.render(hidden, now=now, add_generation_prompt=add_generation_prompt)
+        if continue_final_message:
+            rendered = _cut_at(rendered, mark)
+        return Rendering(guard.split(rendered, written=self._written), self._model)
+
+
+def _without_role(message: Message) -> dict[str, object]:
+    # Templates build tokens from roles; a role is one of a few words, not free text.
+    return {key: value for key, value in message.items() if key != "role"}
+
+
+def _check_continuation(messages: Sequence[Message], add_generation_prompt: bool) -> None:
+    if add_generation_prompt:
+        raise ContinuationRefused("continue_final_message and add_generation_prompt exclude each other")
+    if not messages or messages[-1]["role"] != "assistant" or messages[-1].get("content") is None:
+        raise ContinuationRefused(
+            "continue_final_message needs a last message of role assistant with content"
+        )
+
+
+def _cut_at(rendered: str, mark: str) -> str:
+    before, found, _ = rendered.rpartition(mark)
+    if not found:
+        raise TemplateRefused("the model's chat template drops the message that was to be continued")
+    return before

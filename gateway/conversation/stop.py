@@ -1,0 +1,76 @@
+"""Stop strings in text that comes in pieces.
+
+It owns the text that may yet turn out to be the head of a stop string, and holds back no other. Among several
+stop strings the one that ends first wins, as the reader of a growing text would see it; of two that end at
+the same character, the longer. Invariant: the text let through depends on the whole text only, never on how
+it was cut into pieces. Matching is Knuth's, Morris' and Pratt's: linear in all.
+"""
+
+from collections.abc import Sequence
+
+__all__ = ["StopMatcher"]
+
+
+class StopMatcher:
+    """Watches one choice. Empty stop strings are not allowed."""
+
+    def __init__(self, stops: Sequence[str], include_stop: bool = False) -> None:
+        assert all(stops), "an empty stop string would match at once"
+        self._include_stop = include_stop
+        self._needles = [_Needle(stop) for stop in sorted(set(stops), key=lambda stop: (-len(stop), stop))]
+        self._held = ""
+        self.matched: str | None = None  # the stop string that ended the text
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """What may be sent now, and whether a stop string has ended the text; after that, nothing is let
+        through.
+        """
+        if self.matched is not None:
+            return "", True
+        waiting = self._held + text
+        for end, character in enumerate(text, start=len(self._held) + 1):
+            # Every needle reads every character; the longest comes first, so it wins a tie.
+            hits = [needle for needle in self._needles if needle.reads(character)]
+            if hits:
+                self._held = ""
+                self.matched = hits[0].text
+                return waiting[: end if self._include_stop else end - len(self.matched)], True
+        num_held = max((needle.num_matched for needle in self._needles), default=0)
+        cut = len(waiting) - num_held
+        self._held = waiting[cut:]
+        return waiting[:cut], False
+
+    def flush(self) -> str:
+        """At the end of the text: what was held back and belongs to it after all."""
+        held, self._held = self._held, ""
+        return held
+
+
+class _Needle:
+    """One stop string, and how much of it the text ends with."""
+
+    __slots__ = ("_borders", "num_matched", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.num_matched = 0
+        self._borders = _borders(text)
+
+    def reads(self, character: str) -> bool:
+        """Whether the text ends with the needle now. Not called again after it has answered yes."""
+        while self.num_matched and self.text[self.num_matched] != character:
+            self.num_matched = self._borders[self.num_matched - 1]
+        if self.text[self.num_matched] == character:
+            self.num_matched += 1
+        return self.num_matched == len(self.text)
+
+
+def _borders(text: str) -> list[int]:
+    """For each prefix, the length of the longest shorter prefix that it also ends with."""
+    borders = [0]
+    for character in text[1:]:
+        length = borders[-1]
+        while length and text[length] != character:
+            length = borders[length - 1]
+        borders.append(length + (text[length] == character))
+    return borders

@@ -1,0 +1,85 @@
+"""A model's chat template: messages in, one string out.
+
+It owns the sandbox in which the template runs and the words that templates expect there (`raise_exception`,
+`strftime_now`, `tojson`, `bos_token`). It knows no special ids. Invariant: whatever a request makes a
+template do ends in text or in TemplateRefused, and the date comes from the caller.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import Template, TemplateError
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+__all__ = ["CHATML", "ChatTemplate", "TemplateRefused"]
+
+# For models that come without a template: the form that most small chat models were trained on.
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+class TemplateRefused(ValueError):
+    """The messages do not suit the template; the text is the template's own where it gave one."""
+
+
+class ChatTemplate:
+    """A compiled template, and the words that its source uses."""
+
+    def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
+        """Raises ValueError when the source is no template."""
+        self.source = source
+        self.names_developer = "developer" in source
+        self.names_tool_calls = "tool_calls" in source
+        self._words = {"bos_token": bos_token, "eos_token": eos_token}
+        try:
+            self._template = _compile(source)
+        except TemplateError as error:
+            raise ValueError(f"the model's chat template cannot be read: {error}") from error
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All text of the template's own that may come to stand in a prompt."""
+        return (self.source, *self._words.values())
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, now: datetime, add_generation_prompt: bool
+    ) -> str:
+        """Raises TemplateRefused."""
+        try:
+            return self._template.render(
+                messages=messages,
+                add_generation_prompt=add_generation_prompt,
+                strftime_now=now.strftime,
+                **self._words,
+            )
+        except TemplateRefused:
+            raise
+        except Exception as error:
+            # The template is the model's code and the messages are the client's: nothing that fails here is
+            # ours to mend.
+            raise TemplateRefused(
+                f"the model's chat template cannot render these messages: {error}"
+            ) from error
+
+
+def _compile(source: str) -> Template:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    return environment.from_string(source)
+
+
+def _raise(message: str) -> NoReturn:
+    raise TemplateRefused(message)
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    """Plain JSON: Jinja's own filter would escape it for HTML."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)

@@ -1,0 +1,126 @@
+"""The exact ids that stand for a conversation so far, remembered by what was rendered.
+
+It owns a bounded memory from typed runs to ids, each entry under the chain of everything before it. An
+answer's ids are those that the model drew, not those that its text would become. Invariant: the ids of a
+stretch decode to its text, and drawn ids are used only where a special token ends the stretch, so nothing
+after them could have merged with them.
+"""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import blake2b
+from threading import Lock
+
+from gateway.conversation.runs import Rendering
+from gateway.conversation.tokenizer import Tokenizer
+
+__all__ = ["Transcripts"]
+
+_ENTRY_OVERHEAD = 256  # bytes of Python objects that an entry costs beside its ids
+
+
+class Transcripts:
+    """A memory of the least recently used kind, for all tenants. May be called from several threads."""
+
+    def __init__(self, tokenizer: Tokenizer, *, max_bytes: int) -> None:
+        self._tokenizer = tokenizer
+        self._max_bytes = max_bytes
+        self._entries: OrderedDict[bytes, bytes] = OrderedDict()  # key -> packed int32 ids
+        self._num_bytes = 0
+        self._lock = Lock()
+
+    @property
+    def num_bytes(self) -> int:
+        """What the memory holds now, overhead included."""
+        return self._num_bytes
+
+    def encode(self, tenant: str, rendering: Rendering) -> array[int]:
+        """The ids of a prompt: remembered where they are known, else tokenized, and remembered."""
+        ids = array("i")
+        chain = _Chain(tenant, rendering.model)
+        last = len(rendering.units) - 1
+        for place, unit in enumerate(rendering.units):
+            key = chain.extend(unit, closed=place < last)
+            if isinstance(unit, int):
+                ids.append(unit)
+            else:
+                ids.frombytes(self._ids(key, unit))
+        return ids
+
+    def record(self, tenant: str, rendering: Rendering, *, text: str, ids: Sequence[int]) -> bool:
+        """Remember that the model continued this prompt by `ids`, which the client was sent as `text`.
+
+        Answers whether it was worth remembering: not if the ids decode to anything else (a stop string or a
+        limit cut the text) or hold a control token, which a client's text never becomes.
+        """
+        if not self._stands_for(ids, text):
+            return False
+        chain = _Chain(tenant, rendering.model)
+        for unit in rendering.closed_units:
+            chain.extend(unit, closed=True)
+        begun = rendering.open_stretch
+        drawn = array("i", ids).tobytes()
+        before = self._ids(chain.copy().extend(begun, closed=False), begun) if begun else b""
+        self._put(chain.extend(begun + text, closed=True), before + drawn)
+        return True
+
+    def _stands_for(self, ids: Sequence[int], text: str) -> bool:
+        if not text or not self._tokenizer.control_ids.isdisjoint(ids):
+            return False
+        return b"".join([self._tokenizer.decode_bytes(token_id) for token_id in ids]) == text.encode()
+
+    def _ids(self, key: bytes, stretch: str) -> bytes:
+        known = self._get(key)
+        if known is not None:
+            return known
+        ids = array("i", self._tokenizer.encode(stretch)).tobytes()
+        self._put(key, ids)
+        return ids
+
+    def _get(self, key: bytes) -> bytes | None:
+        with self._lock:
+            ids = self._entries.get(key)
+            if ids is not None:
+                self._entries.move_to_end(key)
+            return ids
+
+    def _put(self, key: bytes, ids: bytes) -> None:
+        with self._lock:
+            self._num_bytes -= _cost(self._entries.pop(key, None))
+            self._entries[key] = ids
+            self._num_bytes += _cost(ids)
+            while self._num_bytes > self._max_bytes:
+                self._num_bytes -= _cost(self._entries.popitem(last=False)[1])
+
+
+class _Chain:
+    """The running digest of tenant, model and units. `extend` answers the key of the unit that it adds."""
+
+    def __init__(self, tenant: str, model: bytes) -> None:
+        self._state = blake2b(digest_size=24)
+        self._add(b"tenant", tenant.encode())
+        self._add(b"model", model)
+
+    def copy(self) -> "_Chain":
+        twin = object.__new__(_Chain)
+        twin._state = self._state.copy()
+        return twin
+
+    def extend(self, unit: int | str, *, closed: bool) -> bytes:
+        if isinstance(unit, int):
+            self._add(b"special", unit.to_bytes(4, "little"))
+        else:
+            self._add(b"stretch", unit.encode())
+        end = self._state.copy()
+        end.update(b"closed" if closed else b"open")
+        return end.digest()
+
+    def _add(self, kind: bytes, data: bytes) -> None:
+        # The length stands before the data, so that no two sequences of units feed the digest the same bytes.
+        self._state.update(b"%b %d " % (kind, len(data)))
+        self._state.update(data)
+
+
+def _cost(ids: bytes | None) -> int:
+    return 0 if ids is None else len(ids) + _ENTRY_OVERHEAD

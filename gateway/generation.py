@@ -1,0 +1,91 @@
+"""One request for text on its way through the engine.
+
+It runs the engine's generator, feeds each choice, ends a choice at a stop string, remembers finished
+answers for the next turn, and keeps the request's record. Closing `pieces` closes the engine's generator,
+which aborts what still runs.
+"""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from engine.errors import EngineDied
+from engine.messages import Submit, TokenEvent
+from gateway.choice import Choice, Piece
+from gateway.conversation.prompt import Prompt
+from gateway.record import RequestRecord
+from gateway.services import Services
+from gateway.wire.chat_response import PromptTokensDetails, Usage
+
+__all__ = ["Generation"]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Generation:
+    """The choices of one request, and what they cost."""
+
+    services: Services
+    submit: Submit
+    prompt: Prompt
+    record: RequestRecord
+    choices: list[Choice]
+    created: int  # seconds since 1970
+    _last_tokens: dict[int, float] = field(default_factory=dict)
+
+    async def pieces(self) -> AsyncGenerator[Piece]:
+        """Every piece of every choice as it comes. Raises what the engine raises."""
+        self.record.outcome = "aborted"  # unless it comes to its end
+        async with aclosing(self.services.engine.generate(self.submit)) as events:
+            async for event in events:
+                choice = self.choices[event.choice]
+                if choice.is_finished:
+                    continue  # drawn before the abort arrived
+                self._note(event)
+                piece = choice.push(event)
+                if choice.is_finished:
+                    self._finish(choice)
+                yield piece
+                if all(each.is_finished for each in self.choices):
+                    break
+            else:
+                raise EngineDied("the engine left a choice without an end")
+
+    @property
+    def usage(self) -> Usage:
+        """What was used so far."""
+        num_prompt_tokens = len(self.prompt.ids)
+        num_completion_tokens = sum(len(choice.token_ids) for choice in self.choices)
+        return Usage(
+            prompt_tokens=num_prompt_tokens,
+            completion_tokens=num_completion_tokens,
+            total_tokens=num_prompt_tokens + num_completion_tokens,
+            prompt_tokens_details=PromptTokensDetails(self.record.cached_tokens),
+        )
+
+    def _note(self, event: TokenEvent) -> None:
+        now = time.monotonic()
+        self.record.cached_tokens = max(self.record.cached_tokens, event.num_cached_tokens)
+        if self.record.first_token is None:
+            self.record.first_token = now
+        if not event.token_ids:
+            return
+        self.record.completion_tokens += len(event.token_ids)
+        before = self._last_tokens.get(event.choice)
+        if before is not None:
+            self.services.metrics.inter_token.observe((now - before) / len(event.token_ids))
+        self._last_tokens[event.choice] = now
+
+    def _finish(self, choice: Choice) -> None:
+        """Mutates the record, before the last piece is told: whoever reads it may stop there."""
+        assert choice.finish_reason is not None, "a choice ends with a reason"
+        self.services.metrics.choices.labels(choice.finish_reason).inc()
+        if choice.index == 0:
+            self.record.finish_reason = choice.finish_reason
+        if choice.hit_stop_string:
+            self.services.engine.abort(self.submit.request_id, choice.index)
+        else:
+            self.services.prompts.record(self.prompt, choice.text, choice.token_ids)
+        if all(each.is_finished for each in self.choices):
+            self.record.outcome = "completed"
+            self.record.completion_tokens = self.usage.completion_tokens

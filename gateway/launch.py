@@ -1,0 +1,101 @@
+"""Starting a server: every collaborator is made here, in order, and closed in the opposite one.
+
+    address, database, prompts, engine, HTTP
+
+The address is bound first, so a port in use costs no model. HTTP answers while the engine loads: 503 until
+it is ready. When this returns, nothing that it started is left.
+"""
+
+import asyncio
+import importlib.metadata
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from engine.client import Engine, EngineProcess
+from gateway.app import build_app
+from gateway.catalog import Catalog
+from gateway.conversation.prompt import Prompts, load_prompts
+from gateway.lifecycle import Lifecycle
+from gateway.metrics import Metrics
+from gateway.namespaces import Namespaces, load_secret
+from gateway.services import Services
+from gateway.serving import DrainingServer, bind
+from gateway.settings import Settings
+from gateway.store.database import open_database
+from gateway.store.usage import UsageLog
+
+__all__ = ["run_server", "version"]
+
+_READY_POLL_SECONDS = 0.05
+
+
+def version() -> str:
+    """The version of the installed distribution."""
+    return importlib.metadata.version("stemma-gateway")
+
+
+async def run_server(settings: Settings, model_path: Path) -> None:
+    """Serve until a signal. Raises AddressUnavailable, and whatever keeps the model from loading."""
+    with bind(settings.server.host, settings.server.port) as listener:
+        prompts = load_prompts(model_path, transcript_bytes=settings.conversation.transcript_bytes)
+        async with (
+            EngineProcess.start(settings.engine_config(model_path)) as engine,
+            _services(settings, engine, prompts) as services,
+        ):
+            app = build_app(settings, services)
+            server = DrainingServer(app, services.lifecycle, drain_seconds=settings.server.drain_seconds)
+            port = listener.getsockname()[1]
+            greeter = asyncio.create_task(_greet(settings.server.host, port, services))
+            try:
+                await server.serve(sockets=[listener])
+            finally:
+                await _cancel(greeter)
+
+
+@asynccontextmanager
+async def _services(settings: Settings, engine: Engine, prompts: Prompts) -> AsyncIterator[Services]:
+    """The collaborators, with usage being written for as long as they are used."""
+    metrics = Metrics()
+    database = open_database(settings.database_url)
+    usage = UsageLog(database, metrics.usage_dropped)
+    writer = asyncio.create_task(usage.run())
+    try:
+        yield Services(
+            engine=engine,
+            prompts=prompts,
+            catalog=Catalog(
+                name=settings.model.served_name,
+                aliases=settings.model.aliases,
+                created=int(time.time()),
+                version=version(),
+            ),
+            namespaces=Namespaces(load_secret(settings.data / "namespaces.key")),
+            metrics=metrics,
+            usage=usage,
+            lifecycle=Lifecycle(),
+        )
+    finally:
+        await _cancel(writer)
+        await database.dispose()
+
+
+async def _greet(host: str, port: int, services: Services) -> None:
+    """Say where to knock, once somebody is at home."""
+    while not services.engine.is_ready:
+        await asyncio.sleep(_READY_POLL_SECONDS)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+    model = services.catalog.name
+    print(
+        f"Stemma serves {model} at {url}\n\n"
+        f"    curl {url}/chat/completions -H 'content-type: application/json' \\\n"
+        f'      -d \'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}\'\n',
+        flush=True,
+    )
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

@@ -1,0 +1,126 @@
+"""Figures for Prometheus: what the gateway counts itself, and the engine's own figures at a scrape.
+
+Labels come from closed sets (routes, statuses, outcomes): nothing that a client or a tenant writes becomes
+a label. Every instance has a registry of its own.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from engine.messages import EngineStats
+from gateway.record import RequestRecord
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_TOKENS = (1, 16, 64, 256, 1024, 4096, 16384, 65536)
+
+_ENGINE_GAUGES = {
+    "num_running": ("requests_running", "Sequences in the running batch."),
+    "num_waiting": ("requests_waiting", "Sequences in the queue."),
+    "kv_waste": ("kv_waste_ratio", "1 - tokens held / slots allocated, over held blocks."),
+    "kv_waste_mean": ("kv_waste_mean_ratio", "The mean of kv_waste_ratio over steps."),
+    "kv_waste_max": ("kv_waste_max_ratio", "The greatest kv_waste_ratio of any step."),
+}
+_ENGINE_COUNTERS = {
+    "num_steps": ("engine_steps", "Forward passes."),
+    "num_prompt_tokens": ("prompt_tokens", "Prompt tokens of admitted requests."),
+    "num_cached_tokens": ("cached_tokens", "Prompt tokens found in the prefix cache."),
+    "num_computed_prompt_tokens": (
+        "computed_prompt_tokens",
+        "Prompt tokens computed, preempted work included.",
+    ),
+    "num_generated_tokens": ("generation_tokens", "Tokens generated."),
+    "num_preemptions": ("preemptions", "Sequences that had to give their blocks back."),
+    "num_finished": ("sequences_finished", "Sequences that ended by themselves."),
+    "num_aborted": ("sequences_aborted", "Sequences that were ended early."),
+    "num_evicted_blocks": ("evicted_blocks", "Cached blocks given up for others."),
+    "num_copied_blocks": ("copied_blocks", "Blocks copied on write."),
+}
+
+
+class Metrics:
+    """All series of one server."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        registry = self.registry
+        self.http_requests = Counter(
+            "stemma_http_requests", "Answered requests.", ("route", "method", "status"), registry=registry
+        )
+        self.received = Counter("stemma_generations_received", "Requests for text.", registry=registry)
+        self.in_progress = Gauge(
+            "stemma_generations_in_progress", "Requests for text, now.", registry=registry
+        )
+        self.ended = Counter(
+            "stemma_generations_ended", "Requests for text, ended.", ("outcome",), registry=registry
+        )
+        self.choices = Counter("stemma_choices_finished", "Answers.", ("finish_reason",), registry=registry)
+        self.unknown_fields = Counter("stemma_unknown_fields", "Ignored request fields.", registry=registry)
+        self.usage_dropped = Counter(
+            "stemma_usage_rows_dropped", "Rows of usage not written.", registry=registry
+        )
+        self.ttft = _histogram("time_to_first_token_seconds", "From request to first token.", registry)
+        self.inter_token = _histogram("inter_token_latency_seconds", "Between tokens of a choice.", registry)
+        self.latency = _histogram("request_latency_seconds", "From request to last token.", registry)
+        self.prompt_lengths = _histogram("request_prompt_tokens", "Tokens of a prompt.", registry, _TOKENS)
+        self.answer_lengths = _histogram(
+            "request_generation_tokens", "Tokens of an answer.", registry, _TOKENS
+        )
+
+    def begin(self, record: RequestRecord) -> None:
+        """Count a request for text that has come in. From now on received = ended + in progress."""
+        record.is_generation = True
+        self.received.inc()
+        self.in_progress.inc()
+
+    def observe(self, record: RequestRecord, now: float) -> None:
+        """Count a request that has ended."""
+        status = "none" if record.status is None else str(record.status)
+        self.http_requests.labels(record.route, record.method, status).inc()
+        if not record.is_generation:
+            return
+        self.in_progress.dec()
+        self.ended.labels(record.outcome).inc()
+        if record.first_token is not None:
+            self.ttft.observe(record.first_token - record.started)
+        if record.outcome == "completed":
+            self.latency.observe(now - record.started)
+            self.prompt_lengths.observe(record.prompt_tokens)
+            self.answer_lengths.observe(record.completion_tokens)
+
+    def render(self, engine: EngineStats | None) -> bytes:
+        """The exposition; without the engine's figures while there is no engine."""
+        own = generate_latest(self.registry)
+        if engine is None:
+            return own
+        scrape = CollectorRegistry()
+        scrape.register(_EngineFamilies(engine))
+        return own + generate_latest(scrape)
+
+
+class _EngineFamilies:
+    """The engine's figures as families; made anew for each scrape."""
+
+    def __init__(self, stats: EngineStats) -> None:
+        self.stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        for field, (name, text) in _ENGINE_GAUGES.items():
+            yield GaugeMetricFamily(f"stemma_{name}", text, value=getattr(self.stats, field))
+        for field, (name, text) in _ENGINE_COUNTERS.items():
+            yield CounterMetricFamily(f"stemma_{name}", text, value=getattr(self.stats, field))
+        blocks = GaugeMetricFamily("stemma_kv_blocks", "Blocks of keys and values.", labels=("state",))
+        for state in ("free", "cached", "held"):
+            blocks.add_metric((state,), getattr(self.stats, f"num_{state}_blocks"))
+        yield blocks
+
+
+def _histogram(
+    name: str, text: str, registry: CollectorRegistry, buckets: tuple[float, ...] = _SECONDS
+) -> Histogram:
+    return Histogram(f"stemma_{name}", text, buckets=buckets, registry=registry)

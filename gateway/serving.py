@@ -1,0 +1,88 @@
+"""The HTTP server, and how it ends.
+
+    first SIGTERM or Ctrl-C    drain: new requests get 503, running ones may end within the limit
+    second one                 end at once
+
+The listening socket is bound before the engine is started, so a port in use costs nothing.
+"""
+
+import signal
+import socket
+import time
+from types import FrameType
+
+import uvicorn
+from sse_starlette.sse import AppStatus
+from starlette.types import ASGIApp
+
+from gateway.lifecycle import Lifecycle
+
+__all__ = ["AddressUnavailable", "DrainingServer", "bind"]
+
+# what is left when draining ends is cancelled, and has this long to clean up
+_CANCEL_SECONDS = 1
+
+
+class AddressUnavailable(Exception):
+    """The address cannot be listened on; the message says why and what to do."""
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn, but a signal drains instead of closing the door at once."""
+
+    def __init__(self, app: ASGIApp, lifecycle: Lifecycle, *, drain_seconds: float) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=_CANCEL_SECONDS,
+            )
+        )
+        # sse-starlette would cut every stream at the first signal
+        AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
+        self.lifecycle = lifecycle
+        self.drain_seconds = drain_seconds
+        self.drain_ends = float("inf")
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called by uvicorn for every signal."""
+        if self.lifecycle.is_draining:
+            self.should_exit = self.force_exit = True
+            return
+        self.lifecycle.is_draining = True
+        self.drain_ends = time.monotonic() + self.drain_seconds
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called by uvicorn ten times a second; True ends the server."""
+        if self.lifecycle.is_draining and (
+            self.lifecycle.num_requests == 0 or time.monotonic() >= self.drain_ends
+        ):
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+    def stop(self) -> None:
+        """Begin to drain, as a signal does."""
+        self.handle_exit(signal.SIGTERM, None)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket bound to the address, not yet listening. Raises AddressUnavailable."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise AddressUnavailable(
+            f"cannot listen on {host} port {port}: {error.strerror}; choose another with --port"
+        ) from None
+    return listener

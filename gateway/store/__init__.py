@@ -1,0 +1,1 @@
+"""What the gateway remembers across restarts: SQLAlchemy tables, their migrations, and who writes them."""

@@ -1,0 +1,35 @@
+"""Bytes of a request body to plain objects.
+
+msgspec decodes: it refuses NaN and infinities, bad UTF-8, lone surrogates and trailing text by itself. Of a
+key that stands twice the last counts. Nesting is bounded by the decoder's own stack check. Every refusal is
+a 400.
+"""
+
+import msgspec
+
+from gateway.errors import InvalidRequest, UnsupportedMediaType
+
+__all__ = ["decode_object", "require_json"]
+
+_ACCEPTED_TYPES = frozenset({"", "application/json", "text/json", "text/plain"})
+
+
+def require_json(content_type: str) -> None:
+    """Refuse a body that says it is something else. `curl -d` without a header sends a form's type."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type in _ACCEPTED_TYPES or media_type.endswith("+json"):
+        return
+    raise UnsupportedMediaType("The body must be JSON: send the header content-type: application/json.")
+
+
+def decode_object(body: bytes) -> dict[str, object]:
+    """Decode a JSON object. Raises InvalidRequest for anything else."""
+    try:
+        decoded = msgspec.json.decode(body)
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+    except RecursionError:
+        raise InvalidRequest("The body is nested too deeply.", code="invalid_json") from None
+    if not isinstance(decoded, dict):
+        raise InvalidRequest("The body must be a JSON object, such as {...}.", code="invalid_json")
+    return decoded

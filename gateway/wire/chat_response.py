@@ -1,0 +1,132 @@
+"""What a chat completion looks like on the wire, whole and in chunks.
+
+Fields that the protocol sets to null are null here; fields that it leaves out are UNSET. `created` and `id`
+are the same in every chunk of an answer.
+"""
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+__all__ = [
+    "ChatChoice",
+    "ChatChunk",
+    "ChatCompletion",
+    "ChatMessage",
+    "ChoiceLogprobs",
+    "ChunkChoice",
+    "CompletionTokensDetails",
+    "Delta",
+    "LogprobEntry",
+    "PromptTokensDetails",
+    "TopLogprob",
+    "Usage",
+]
+
+FinishReason = Literal["stop", "length"]
+
+
+class TopLogprob(msgspec.Struct, frozen=True):
+    """One candidate at a token's place."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class LogprobEntry(msgspec.Struct, frozen=True):
+    """A generated token, and the best candidates at its place."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChoiceLogprobs(msgspec.Struct, frozen=True):
+    """One entry for each token whose text is told here."""
+
+    content: list[LogprobEntry]
+    refusal: None = None
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """Where the prompt's tokens came from."""
+
+    cached_tokens: int
+
+
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    """What the answer's tokens were spent on."""
+
+    reasoning_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens of a request: the prompt once, the answers summed."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails = CompletionTokensDetails()
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """The answer."""
+
+    content: str
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the answers."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChoiceLogprobs | None
+    finish_reason: FinishReason
+
+
+class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole answer."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int  # seconds since 1970
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    system_fingerprint: str
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chunk adds to an answer."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """News of one answer."""
+
+    index: int
+    delta: Delta
+    logprobs: ChoiceLogprobs | None = None
+    finish_reason: FinishReason | None = None
+
+
+class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a stream. `usage` is UNSET unless asked for, and null until the last chunk."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChunkChoice]
+    usage: Usage | UnsetType | None = UNSET

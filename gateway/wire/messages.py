@@ -1,0 +1,54 @@
+"""The messages of a chat request: their roles, and content as text, parts of text, or null.
+
+Content becomes what the template is given: a string, or None. Parts are joined, so three parts say what their
+concatenation says; an empty array is the empty string.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic_core import PydanticCustomError
+
+__all__ = ["Message"]
+
+
+def _joined_text(content: object) -> object:
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise PydanticCustomError("content", "must be a string, an array of text parts, or null")
+    return "".join(_text_of(part, place) for place, part in enumerate(content))
+
+
+def _text_of(part: object, place: int) -> str:
+    if not isinstance(part, dict):
+        raise PydanticCustomError("content", "part {place} must be an object with a type", {"place": place})
+    kind = part.get("type")
+    if kind not in ("text", "refusal"):
+        raise PydanticCustomError(
+            "content",
+            "part {place} has type {kind}, which this model cannot read; send parts of type text",
+            {"place": place, "kind": repr(kind)[:40]},
+        )
+    text = part.get(kind)
+    if not isinstance(text, str):
+        raise PydanticCustomError(
+            "content", "part {place} must have a string under {kind}", {"place": place, "kind": kind}
+        )
+    return text
+
+
+class Message(BaseModel):
+    """One message. What a template may print is kept; the rest of its fields are dropped."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str | None, BeforeValidator(_joined_text)] = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        """The message as chat templates expect it: a plain dict, without the keys that were not given."""
+        return {"content": self.content} | self.model_dump(exclude_none=True)

@@ -1,0 +1,25 @@
+"""What one sequence holds: a path in the tree, and blocks of its own."""
+
+from dataclasses import dataclass, field
+
+from prefix_cache.node import Namespace, Node
+from prefix_cache.plan import BlockId
+
+__all__ = ["Lease"]
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A sequence's blocks in order, and how much of them the tree knows. Mutated by the cache alone.
+
+    Tokens [0, num_committed) lie on the path from the root to `node`, whose run ends exactly there. `blocks`
+    is append-only: where an equal block was in the tree first, the lease keeps its own in the table and lists
+    it in `duplicates`.
+    """
+
+    namespace: Namespace
+    node: Node
+    num_matched: int  # tokens found in the cache when the lease was taken
+    num_committed: int
+    blocks: list[BlockId] = field(default_factory=list)
+    duplicates: list[BlockId] = field(default_factory=list)

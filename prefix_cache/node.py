@@ -1,0 +1,148 @@
+"""One run of blocks in the radix tree, and the topology around it.
+
+Tokens lie packed. All blocks are full but, in a leaf, perhaps the last. Children of one namespace are sorted
+by their tokens; no two of them share a whole first block, but they may share leading tokens of it: ownership
+is by block, matching by token.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from prefix_cache.plan import BlockId
+from prefix_cache.tokens import TOKEN_BYTES, common_prefix
+
+__all__ = ["SHARED", "Namespace", "Node"]
+
+Namespace = bytes
+
+SHARED: Namespace = b""  # edges that every namespace may walk
+
+
+def _by_tokens(node: "Node") -> bytearray:
+    return node.tokens
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A run of blocks that begins where its parent ends. Compared by identity."""
+
+    namespace: Namespace
+    tokens: bytearray = field(default_factory=bytearray)  # packed int32
+    blocks: list[BlockId] = field(default_factory=list)
+    parent: "Node | None" = None
+    children: "dict[Namespace, list[Node]]" = field(default_factory=dict)
+    num_locks: int = 0  # leases and copies whose path runs through this node
+    last_used: float = 0.0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in this run."""
+        return len(self.tokens) // TOKEN_BYTES
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this is the top of a tree; a detached node also has no parent, but holds tokens."""
+        return self.parent is None and not self.blocks
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether nothing hangs below."""
+        return not self.children
+
+    def path(self) -> "Iterator[Node]":
+        """This node and its ancestors, the root left out."""
+        node = self
+        while node.parent is not None:
+            yield node
+            node = node.parent
+
+    def attach(self, child: "Node") -> None:
+        """Hang a child below, in its place among its siblings."""
+        assert child.parent is None, "a node has one parent"
+        siblings = self.children.setdefault(child.namespace, [])
+        siblings.insert(bisect_left(siblings, child.tokens, key=_by_tokens), child)
+        child.parent = self
+
+    def detach(self) -> None:
+        """Take this node, with all below it, off its parent."""
+        assert self.parent is not None, "the root cannot be detached"
+        siblings = self.parent.children[self.namespace]
+        if len(siblings) == 1:
+            del self.parent.children[self.namespace]
+        else:
+            index = bisect_left(siblings, self.tokens, key=_by_tokens)
+            while (
+                siblings[index] is not self
+            ):  # equal runs stand side by side for as long as a copy holds one
+                index += 1
+            del siblings[index]
+        self.parent = None
+
+    def nearest_child(self, namespace: Namespace, tokens: bytearray) -> "tuple[Node | None, int]":
+        """The child that shares most leading tokens with a run, and how many.
+
+        Looks at children that the namespace may see: shared ones first, so that they win a tie.
+        """
+        best: Node | None = None
+        best_length = 0
+        for visible in (SHARED, namespace) if namespace != SHARED else (SHARED,):
+            siblings = self.children.get(visible)
+            if siblings is None:
+                continue
+            index = bisect_left(siblings, tokens, key=_by_tokens)
+            for child in siblings[max(0, index - 1) : index + 1]:
+                length = common_prefix(child.tokens, tokens)
+                if length > best_length:
+                    best, best_length = child, length
+        return best, best_length
+
+    def sibling_before(self) -> "Node | None":
+        """The sibling just before this node in token order: a run that is a prefix of this one would be it.
+        """
+        return self._sibling(-1)
+
+    def sibling_after(self) -> "Node | None":
+        """The sibling just after this node in token order: a run that this one is a prefix of would be it."""
+        return self._sibling(+1)
+
+    def split(self, num_blocks: int, block_size: int) -> "Node":
+        """Cut this node after `num_blocks` blocks; returns the new upper part. This node stays as the lower
+        part.
+        """
+        assert 0 < num_blocks < len(self.blocks), "a split leaves blocks on both sides"
+        assert self.parent is not None
+        cut = num_blocks * block_size * TOKEN_BYTES
+        parent = self.parent
+        self.detach()
+        upper = Node(self.namespace, self.tokens[:cut], self.blocks[:num_blocks])
+        upper.num_locks, upper.last_used = self.num_locks, self.last_used
+        del self.tokens[:cut], self.blocks[:num_blocks]
+        parent.attach(upper)
+        upper.attach(self)
+        return upper
+
+    def walk(self) -> "Iterator[Node]":
+        """All nodes below this one, parents before children."""
+        pending = [child for siblings in self.children.values() for child in siblings]
+        while pending:
+            node = pending.pop()
+            yield node
+            pending.extend(child for siblings in node.children.values() for child in siblings)
+
+    def check_invariants(self, block_size: int) -> None:
+        """Tokens, blocks, order of children and locks agree with each other."""
+        num_full, num_tail = divmod(self.num_tokens, block_size)
+        assert len(self.blocks) == num_full + bool(num_tail) > 0, "tokens and blocks of a node disagree"
+        assert self.is_leaf or not num_tail, "only a leaf may end inside a block"
+        for siblings in self.children.values():
+            assert siblings == sorted(siblings, key=_by_tokens), "siblings are out of order"
+            assert all(self.num_locks >= child.num_locks for child in siblings), (
+                "a held node has held ancestors"
+            )
+
+    def _sibling(self, offset: int) -> "Node | None":
+        assert self.parent is not None, "the root has no siblings"
+        siblings = self.parent.children[self.namespace]
+        index = siblings.index(self) + offset
+        return siblings[index] if 0 <= index < len(siblings) else None

@@ -1,0 +1,33 @@
+"""Token ids as the tree holds them: packed int32, compared as bytes.
+
+Every id takes four bytes, so comparing bytes orders runs of tokens lexicographically (by each id's bytes),
+and runs that share a longer prefix stand closer together in a sorted list. No other property of the order is
+used.
+"""
+
+from array import array
+from collections.abc import Iterable
+
+__all__ = ["TOKEN_BYTES", "common_prefix", "pack"]
+
+TOKEN_BYTES = 4
+
+
+def pack(token_ids: Iterable[int]) -> bytes:
+    """Ids as packed int32 in the machine's byte order."""
+    return array("i", token_ids).tobytes()
+
+
+def common_prefix(first: bytearray, second: bytearray) -> int:
+    """How many leading tokens two packed runs share. Compares whole halves, so it costs about one pass of
+    memcmp.
+    """
+    low, high = 0, min(len(first), len(second)) // TOKEN_BYTES
+    while low < high:
+        middle = (low + high + 1) // 2
+        span = slice(low * TOKEN_BYTES, middle * TOKEN_BYTES)
+        if first[span] == second[span]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

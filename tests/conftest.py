@@ -1,0 +1,24 @@
+"""What every test may ask for."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def default_model_path() -> Path:
+    """The default model's file, which `make model` fetches."""
+    path = Path(
+        os.environ.get("STEMMA_TEST_MODEL", REPOSITORY / "data/models/SmolLM2-135M-Instruct.Q4_1.gguf")
+    )
+    assert path.is_file(), f"{path} is missing: run `make model`"
+    return path
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Asynchronous tests run on asyncio."""
+    return "asyncio"

@@ -1,0 +1,164 @@
+"""Stand-ins of our own: an engine that follows a script, and a vocabulary small enough to read."""
+
+import asyncio
+from array import array
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from engine.errors import EngineError, EngineStopping
+from engine.messages import EngineInfo, EngineStats, FinishReason, Submit, TokenEvent, TokenLogprob
+
+__all__ = ["ByteTokenizer", "Script", "ScriptedEngine", "engine_info"]
+
+
+class ByteTokenizer:
+    """Ids 0 to 255 are bytes; then come the special tokens, then whatever a test names with `id_of`."""
+
+    def __init__(self, specials: Sequence[str] = ("<|im_start|>", "<|im_end|>")) -> None:
+        self._pieces = [bytes([byte]) for byte in range(256)] + [b""] * len(specials)
+        self.special_tokens: Mapping[str, int] = {text: 256 + place for place, text in enumerate(specials)}
+        self.control_ids = frozenset(self.special_tokens.values())
+        self.digest = b"bytes"
+        self.bos_token_id: int | None = None
+        self.eos_token_id: int | None = self.special_tokens.get("<|im_end|>")
+        self.vocab_size = 1024
+
+    def encode(self, text: str) -> list[int]:
+        """One token a byte: named tokens are only ever generated."""
+        return list(text.encode())
+
+    def decode_bytes(self, token_id: int) -> bytes:
+        """Specials and unnamed ids have no bytes."""
+        return self._pieces[token_id] if token_id < len(self._pieces) else b""
+
+    def id_of(self, piece: str | bytes) -> int:
+        """The id of a token with these bytes; made when first named."""
+        data = piece.encode() if isinstance(piece, str) else piece
+        if data not in self._pieces:
+            self._pieces.append(data)
+        return self._pieces.index(data)
+
+
+@dataclass(slots=True)
+class Script:
+    """What one choice says, a token a step, and how it ends."""
+
+    token_ids: Sequence[int]
+    finish_reason: FinishReason = "stop"
+    fail_after: int | None = None  # tokens; then `failure` is raised
+    stall_after: int | None = None  # tokens; then nothing more comes
+
+
+def engine_info(max_request_tokens: int = 4096) -> EngineInfo:
+    """An engine's facts for tests."""
+    return EngineInfo(
+        context_length=max_request_tokens,
+        vocab_size=1024,
+        block_size=16,
+        num_blocks=max_request_tokens // 16 + 1,
+        kv_bytes=1 << 20,
+        device="cpu",
+        dtype="float32",
+    )
+
+
+@dataclass(slots=True, eq=False)
+class ScriptedEngine:
+    """Implements `engine.client.Engine`. Choice i follows `scripts[i]`; further ones follow the last."""
+
+    scripts: list[Script]
+    info: EngineInfo = field(default_factory=engine_info)
+    is_ready: bool = True
+    step_seconds: float = 0.0
+    num_cached_tokens: int = 0
+    failure: EngineError = field(default_factory=lambda: EngineStopping("stopping"))
+    submits: list[Submit] = field(default_factory=list)
+    aborts: list[tuple[str, int | None]] = field(default_factory=list)
+    num_running: int = 0
+    num_aborted: int = 0
+
+    async def generate(self, submit: Submit) -> AsyncGenerator[TokenEvent]:
+        """One step emits the next token of every choice that still speaks."""
+        self.submits.append(submit)
+        self.num_running += submit.num_choices
+        waiting = set(range(submit.num_choices))
+        try:
+            step = 0
+            while waiting:
+                await asyncio.sleep(self.step_seconds)
+                for choice in sorted(waiting):
+                    if (submit.request_id, choice) in self.aborts:
+                        self._end(waiting, choice, aborted=True)
+                        continue
+                    event = await self._event(submit, choice, step)
+                    if event.finish_reason is not None:
+                        self._end(waiting, choice, aborted=False)
+                    yield event
+                step += 1
+        finally:
+            for choice in list(waiting):
+                self._end(waiting, choice, aborted=True)
+
+    def abort(self, request_id: str, choice: int | None = None) -> None:
+        """Remembered; `generate` acts on it at its next step."""
+        self.aborts.append((request_id, choice))
+
+    async def stats(self) -> EngineStats:
+        """What a test may look at; the rest is zero."""
+        return EngineStats(
+            num_running=self.num_running,
+            num_waiting=0,
+            num_blocks=self.info.num_blocks,
+            num_free_blocks=self.info.num_blocks,
+            num_cached_blocks=0,
+            num_held_blocks=0,
+            kv_waste=0.0,
+            num_steps=0,
+            num_prompt_tokens=0,
+            num_cached_tokens=0,
+            num_computed_prompt_tokens=0,
+            num_generated_tokens=0,
+            num_preemptions=0,
+            num_finished=0,
+            num_aborted=self.num_aborted,
+            num_evicted_blocks=0,
+            num_copied_blocks=0,
+            kv_waste_mean=0.0,
+            kv_waste_max=0.0,
+        )
+
+    @property
+    def prompts(self) -> list[list[int]]:
+        """The token ids of every prompt so far."""
+        return [array("i", submit.prompt).tolist() for submit in self.submits]
+
+    def _end(self, waiting: set[int], choice: int, *, aborted: bool) -> None:
+        waiting.discard(choice)
+        self.num_running -= 1
+        self.num_aborted += aborted
+
+    async def _event(self, submit: Submit, choice: int, step: int) -> TokenEvent:
+        script = self.scripts[min(choice, len(self.scripts) - 1)]
+        if step == script.stall_after:
+            await asyncio.Event().wait()
+        if step == script.fail_after:
+            raise self.failure
+        token_ids = list(script.token_ids[step : step + 1])
+        sampling = submit.sampling
+        is_cut = step + 1 >= sampling.max_tokens
+        is_over = step + 1 > len(script.token_ids) or (
+            script.finish_reason == "length" and step + 1 == len(script.token_ids)
+        )
+        return TokenEvent(
+            request_id=submit.request_id,
+            choice=choice,
+            token_ids=token_ids,
+            logprobs=None
+            if sampling.logprobs is None
+            else [self._logprob(each, sampling.logprobs) for each in token_ids],
+            finish_reason=script.finish_reason if is_over else ("length" if is_cut else None),
+            num_cached_tokens=self.num_cached_tokens,
+        )
+
+    def _logprob(self, token_id: int, num_top: int) -> TokenLogprob:
+        return TokenLogprob(-0.5, [(token_id + place, -0.5 - place) for place in range(num_top)])

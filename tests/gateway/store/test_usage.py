@@ -1,0 +1,88 @@
+"""Usage: written beside the requests, and never in their way."""
+
+import asyncio
+import sqlite3
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from gateway.store.database import open_database
+from gateway.store.migrate import upgrade
+from gateway.store.usage import UsageLog, UsageRow
+
+ROW = UsageRow(
+    created_at=datetime.now(UTC),
+    tenant="a",
+    model="m",
+    request_id="r",
+    completion_id="c",
+    prompt_tokens=5,
+    cached_tokens=4,
+    completion_tokens=3,
+    finish_reason="stop",
+    outcome="completed",
+    ttft_ms=1.5,
+    total_ms=2.5,
+)
+
+
+@pytest.fixture
+def database_path(tmp_path: Path) -> Path:
+    path = tmp_path / "usage.sqlite3"
+    upgrade(f"sqlite+aiosqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def dropped() -> Counter:
+    return Counter("dropped", "rows", registry=CollectorRegistry())
+
+
+async def run_and_stop(path: Path, rows: list[UsageRow], dropped: Counter) -> None:
+    database = open_database(f"sqlite+aiosqlite:///{path}")
+    log = UsageLog(database, dropped)
+    writer = asyncio.create_task(log.run())
+    await asyncio.sleep(0)
+    for row in rows:
+        log.add(row)
+    writer.cancel()
+    with suppress(asyncio.CancelledError):
+        await writer
+    await database.dispose()
+
+
+def count(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    try:
+        return int(connection.execute("select count(*) from usage where tenant = 'a'").fetchone()[0])
+    finally:
+        connection.close()
+
+
+def test_what_was_added_is_written_before_the_end(database_path: Path, dropped: Counter) -> None:
+    rows = [replace(ROW, request_id=str(number)) for number in range(1200)]
+
+    asyncio.run(run_and_stop(database_path, rows, dropped))
+
+    assert count(database_path) == 1200
+
+
+def test_a_database_that_fails_costs_rows_and_nothing_else(tmp_path: Path, dropped: Counter) -> None:
+    asyncio.run(run_and_stop(tmp_path / "never-migrated.sqlite3", [ROW, ROW], dropped))
+
+    assert dropped._value.get() == 2
+
+
+async def test_adding_never_waits_and_never_grows_without_bound(dropped: Counter) -> None:
+    database = open_database("sqlite+aiosqlite://")
+    log = UsageLog(database, dropped)
+
+    for _ in range(10_050):
+        log.add(ROW)
+
+    assert dropped._value.get() == 50
+    await database.dispose()

@@ -1,0 +1,99 @@
+"""Random requests over tiny pools: whatever happens around a request, it says what it would say alone."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.scheduler import Limits
+from engine.sequence import SamplingParams
+from tests.simulation.harness import STOP, Simulation, answer_alone
+
+BLOCK_SIZE = 4
+MAX_TOKENS = 36  # of prompt and answer; the smallest pool holds just one such request
+SHARED_START = [1, 2, 3, 4, 5, 1, 2, 3, 4, 5]
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> dict:
+    """A request whose prompt often shares its start with others, at any token of a block."""
+    start = SHARED_START[: draw(st.integers(0, len(SHARED_START)))]
+    prompt = (start + draw(st.lists(st.integers(0, 2), max_size=10))) or [0]
+    sampling = SamplingParams(
+        max_tokens=draw(st.integers(1, MAX_TOKENS - len(prompt))),
+        min_tokens=draw(st.sampled_from([0, 3])),
+        stop_token_ids=draw(st.sampled_from([(), (STOP,)])),
+    )
+    return {
+        "prompt": prompt,
+        "sampling": sampling,
+        "choices": draw(st.sampled_from([1, 1, 1, 3])),
+        "namespace": draw(st.sampled_from([b"a", b"b"])),
+        "arrives": draw(st.integers(0, 12)),
+        "leaves": draw(st.sampled_from([None, None, None, *range(14)])),
+        "leaving_choice": draw(st.sampled_from([None, None, 0, 1])),
+        "leaves_in_flight": draw(st.booleans()),
+    }
+
+
+@st.composite
+def simulations(draw: st.DrawFn) -> Simulation:
+    limits = Limits(
+        max_batch_tokens=draw(st.integers(4, 24)), max_sequences=draw(st.integers(1, 4)), max_overtaken=2
+    )
+    return Simulation(draw(st.integers(MAX_TOKENS // BLOCK_SIZE, 30)), BLOCK_SIZE, limits)
+
+
+def play(simulation: Simulation, load: list[dict]) -> None:
+    """Arrivals and departures at their times, before a step or while it is in flight; then run dry."""
+
+    def leave(time: int, in_flight: bool) -> None:
+        for number, request in enumerate(load):
+            if request["leaves"] == time and request["leaves_in_flight"] == in_flight:
+                simulation.scheduler.abort(str(number), request["leaving_choice"], simulation.now)
+                simulation.scheduler.check_invariants()
+
+    for time in range(14):
+        for number, request in enumerate(load):
+            if request["arrives"] == time:
+                simulation.add(
+                    str(number),
+                    request["prompt"],
+                    request["sampling"],
+                    choices=request["choices"],
+                    namespace=request["namespace"],
+                )
+        leave(time, in_flight=False)
+        simulation.step(lambda time=time: leave(time, in_flight=True))
+    simulation.drain()
+
+
+@given(simulations(), st.lists(requests(), min_size=1, max_size=8))
+def test_every_request_says_what_it_would_say_alone(simulation: Simulation, load: list[dict]) -> None:
+    """And all blocks come home; a sequence that was told to leave says the beginning of that, or nothing."""
+    play(simulation, load)
+
+    for number, request in enumerate(load):
+        for choice in range(request["choices"]):
+            alone, reason = answer_alone(request["prompt"], request["sampling"], choice)
+            said = simulation.answers.get((str(number), choice), [])
+            if request["leaves"] is None or request["leaving_choice"] not in (None, choice):
+                assert (said, simulation.ends[str(number), choice]) == (alone, reason)
+            else:
+                assert said == alone[: len(said)]
+    assert simulation.cache.ledger.num_held == 0
+
+
+@given(simulations(), st.lists(requests(), min_size=1, max_size=5))
+def test_counted_tokens_are_the_tokens_computed(simulation: Simulation, load: list[dict]) -> None:
+    """Every token of a prompt is either found in the cache or computed, where nothing was preempted or
+    forked.
+    """
+    for request in load:
+        request["leaves"], request["choices"] = None, 1
+    play(simulation, load)
+
+    counters = simulation.scheduler.counters
+    assert counters.num_prompt_tokens == sum(len(request["prompt"]) for request in load)
+    if not counters.num_preemptions:
+        assert counters.num_computed_prompt_tokens + counters.num_cached_tokens == counters.num_prompt_tokens
+        num_decoded = counters.num_generated_tokens - len(load)
+        assert simulation.runner.num_computed == counters.num_computed_prompt_tokens + num_decoded
