@@ -1,11 +1,28 @@
-"""The asynchronous face of the engine: what the gateway holds."""
+"""The asynchronous face of the engine: what the gateway holds, and the process behind it.
 
+The process is started, watched and replaced here. It ends when its standard input closes, so it cannot
+outlive us; when it ends first, requests that ran get EngineDied at once and a new one is started.
+"""
+
+import asyncio
+import contextlib
+import shutil
+import sys
+import tempfile
 from collections.abc import AsyncGenerator
-from typing import Protocol
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
 
-from engine.messages import EngineInfo, EngineStats, Submit, TokenEvent
+import msgspec
 
-__all__ = ["Engine"]
+from engine.connection import EngineConnection
+from engine.errors import EngineDied, EngineError
+from engine.messages import EngineConfig, EngineInfo, EngineStats, Submit, TokenEvent
+
+__all__ = ["Engine", "EngineProcess"]
+
+_MAX_RESTART_DELAY_SECONDS = 30.0
 
 
 class Engine(Protocol):
@@ -24,8 +41,8 @@ class Engine(Protocol):
     def generate(self, submit: Submit) -> AsyncGenerator[TokenEvent]:
         """Run a request and yield its events until every choice has its finish_reason.
 
-        Closing the generator early, or cancelling the task that reads it, aborts what still runs. Raises
-        RequestRefused, EngineStopping or EngineDied.
+        Closing the generator early, or cancelling the task that reads it, aborts what still runs. A choice
+        that was aborted alone yields nothing more. Raises RequestRefused, EngineStopping or EngineDied.
         """
         ...
 
@@ -36,3 +53,126 @@ class Engine(Protocol):
     async def stats(self) -> EngineStats:
         """The engine's figures. Raises EngineDied if it ends before it answers."""
         ...
+
+
+class EngineProcess:
+    """An engine in a child process, replaced when it dies. Implements Engine; use as `async with`."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._config = config
+        self._folder = Path(tempfile.mkdtemp(prefix="stemma-"))  # only this user can enter it
+        self._info: EngineInfo | None = None
+        self._num_starts = 0
+        self._process: asyncio.subprocess.Process | None = None
+        self._connection: EngineConnection | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Start the engine and wait until it is ready. Raises EngineError if it ends before that."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+        self._supervisor = asyncio.create_task(self._supervise())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine turned out to be."""
+        assert self._info is not None, "the engine has not been ready yet"
+        return self._info
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests are served now."""
+        return self._connection is not None and self._connection.is_ready
+
+    @property
+    def process_id(self) -> int | None:
+        """The child's process id, for whoever watches its memory."""
+        return None if self._process is None else self._process.pid
+
+    async def generate(self, submit: Submit) -> AsyncGenerator[TokenEvent]:
+        """Run a request; see Engine."""
+        if self._connection is None:
+            raise EngineDied("the engine is being replaced")
+        async with contextlib.aclosing(self._connection.generate(submit)) as events:
+            async for event in events:
+                yield event
+
+    def abort(self, request_id: str, choice: int | None = None) -> None:
+        """End a request, or one choice of it, soon."""
+        if self._connection is not None:
+            self._connection.abort(request_id, choice)
+
+    async def stats(self) -> EngineStats:
+        """The engine's figures. Raises EngineDied if it ends before it answers."""
+        if self._connection is None:
+            raise EngineDied("the engine is being replaced")
+        return await self._connection.stats()
+
+    async def close(self) -> None:
+        """End the engine, and whatever still runs on it."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._supervisor
+        await self._disconnect("the engine is shutting down")
+        await self._end_process()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _start(self) -> None:
+        self._num_starts += 1
+        address = f"ipc://{self._folder}/engine-{self._num_starts}.sock"
+        # A session of its own: a terminal's Ctrl-C is the gateway's to handle, which drains first.
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "engine", address),
+            stdin=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(self._config) + b"\n")
+        connection = EngineConnection(address)
+        ready = asyncio.create_task(connection.ready())
+        ended = asyncio.create_task(self._process.wait())
+        try:
+            await asyncio.wait({ready, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                raise EngineError(f"the engine ended with code {ended.result()} before it was ready")
+            self._info = ready.result()
+            self._connection = connection
+        finally:
+            for task in (ready, ended):
+                task.cancel()
+            if self._connection is not connection:
+                await connection.close()
+
+    async def _supervise(self) -> None:
+        """Replace the engine whenever it ends; wait longer each time it does not even start."""
+        delay_seconds = 0.5
+        while True:
+            if self._process is not None:
+                await self._process.wait()
+            await self._disconnect("the engine ended while the request ran")
+            try:
+                await self._start()
+                delay_seconds = 0.5
+            except EngineError:
+                await asyncio.sleep(delay_seconds)
+                delay_seconds = min(2 * delay_seconds, _MAX_RESTART_DELAY_SECONDS)
+
+    async def _disconnect(self, reason: str) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close(reason)
+
+    async def _end_process(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()  # it holds nothing that must be saved
+            await self._process.wait()

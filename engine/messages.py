@@ -14,6 +14,7 @@ __all__ = [
     "FinishReason",
     "FromEngine",
     "GetStats",
+    "Hello",
     "Ready",
     "Refused",
     "Stats",
@@ -82,6 +83,10 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     kv_waste_max: float
 
 
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    """Answer with Ready once requests are served."""
+
+
 class Submit(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Run a request: `num_choices` sequences over one prompt."""
 
@@ -105,7 +110,7 @@ class GetStats(msgspec.Struct, frozen=True, tag=True):
     ticket: int
 
 
-ToEngine = Submit | Abort | GetStats
+ToEngine = Hello | Submit | Abort | GetStats
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):

@@ -105,7 +105,8 @@ class Scheduler:
             self._forks[request_id] = forks
 
     def schedule(self, now: float) -> Step | None:
-        """Choose and reserve the next step; None if there is none. Every step must be applied or abandoned.
+        """Choose and reserve the next step; None if there is none. Every step must be applied or
+        abandoned.
         """
         assert not self._is_in_flight, "a step is in flight already"
         plan = _Plan(self._limits.max_batch_tokens)
@@ -170,7 +171,8 @@ class Scheduler:
                 plan.add(sequence, num_tokens)
 
     def _grow_or_preempt(self, sequence: Sequence, num_tokens: int, plan: _Plan, now: float) -> bool:
-        """Get blocks for a running sequence, shedding the youngest till they are there; False if it is shed.
+        """Get blocks for a running sequence, shedding the youngest till they are there; False if it is
+        shed.
         """
         while sequence.lease is not None:
             if self._cache.grow(sequence.lease, num_tokens):
@@ -203,7 +205,8 @@ class Scheduler:
                 break
 
     def _start(self, sequence: Sequence, plan: _Plan, now: float) -> bool:
-        """Lease blocks to a waiting sequence, if all its tokens fit and everybody who runs can have one more.
+        """Lease blocks to a waiting sequence, if all its tokens fit and everybody who runs can have one
+        more.
         """
         reserve = len(self.running) * self._cache.block_size
         lease = self._cache.acquire(
@@ -259,7 +262,8 @@ class Scheduler:
         return Outcome(sequence, draw, finish_reason)
 
     def _start_forks(self, request_id: str) -> None:
-        """The prompt is computed and committed: the other choices match it, and compute its last token only.
+        """The prompt is computed and committed: the other choices match it, and compute its last token
+        only.
         """
         self.waiting.extendleft(reversed(self._forks.pop(request_id, [])))
 

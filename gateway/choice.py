@@ -8,33 +8,13 @@ tokens do not count.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from engine.messages import FinishReason, TokenEvent, TokenLogprob
+from gateway.conversation.detokenizer import Detokenizer
 from gateway.conversation.stop import StopMatcher
 from gateway.wire.chat_response import LogprobEntry, TopLogprob
 
-__all__ = ["Choice", "Decoder", "Piece"]
-
-
-class Decoder(Protocol):
-    """What turns the tokens of one answer into text."""
-
-    def push(self, token_id: int) -> str:
-        """The whole characters that this token completes."""
-        ...
-
-    def flush(self) -> str:
-        """What is left at the end."""
-        ...
-
-    def token_text(self, token_id: int) -> str:
-        """A token alone, as log-probabilities show it."""
-        ...
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """A token's bytes."""
-        ...
+__all__ = ["Choice", "Piece"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +30,13 @@ class Piece:
 class Choice:
     """One answer. Fed by its events until it is finished."""
 
-    def __init__(self, index: int, decoder: Decoder, stops: StopMatcher, *, min_tokens: int) -> None:
+    def __init__(self, index: int, detokenizer: Detokenizer, stops: StopMatcher, *, min_tokens: int) -> None:
         self.index = index
         self.token_ids: list[int] = []
         self.text = ""
         self.finish_reason: FinishReason | None = None
         self.hit_stop_string = False
-        self._decoder = decoder
+        self._detokenizer = detokenizer
         self._stops = stops
         self._min_tokens = min_tokens
         self._parts: list[str] = []  # ready, not told yet
@@ -73,14 +53,13 @@ class Choice:
             self.token_ids.append(token_id)
             if event.logprobs is not None:
                 self._entries.append(self._entry(token_id, event.logprobs[place]))
-            self._feed(self._decoder.push(token_id))
+            self._feed(self._detokenizer.push(token_id))
             if self.hit_stop_string:
                 self.finish_reason = "stop"
                 return self._take()
         if event.finish_reason is not None:
-            self._feed(self._decoder.flush())
-            if not self.hit_stop_string:
-                self._parts.append(self._stops.flush())
+            self._feed(self._detokenizer.flush())
+            self._parts.append(self._stops.flush())
             self.finish_reason = event.finish_reason
         return self._take()
 
@@ -103,17 +82,17 @@ class Choice:
 
     def _entry(self, token_id: int, logprob: TokenLogprob) -> LogprobEntry:
         return LogprobEntry(
-            token=self._decoder.token_text(token_id),
+            token=self._detokenizer.token_text(token_id),
             logprob=_finite(logprob.logprob),
-            bytes=list(self._decoder.token_bytes(token_id)),
+            bytes=list(self._detokenizer.token_bytes(token_id)),
             top_logprobs=[self._candidate(candidate, value) for candidate, value in logprob.top],
         )
 
     def _candidate(self, token_id: int, logprob: float) -> TopLogprob:
         return TopLogprob(
-            token=self._decoder.token_text(token_id),
+            token=self._detokenizer.token_text(token_id),
             logprob=_finite(logprob),
-            bytes=list(self._decoder.token_bytes(token_id)),
+            bytes=list(self._detokenizer.token_bytes(token_id)),
         )
 
 

@@ -74,6 +74,7 @@ class ScriptedEngine:
     failure: EngineError = field(default_factory=lambda: EngineStopping("stopping"))
     submits: list[Submit] = field(default_factory=list)
     aborts: list[tuple[str, int | None]] = field(default_factory=list)
+    logprob: float = -0.5
     num_running: int = 0
     num_aborted: int = 0
 
@@ -161,4 +162,6 @@ class ScriptedEngine:
         )
 
     def _logprob(self, token_id: int, num_top: int) -> TokenLogprob:
-        return TokenLogprob(-0.5, [(token_id + place, -0.5 - place) for place in range(num_top)])
+        return TokenLogprob(
+            self.logprob, [(token_id + place, self.logprob - place) for place in range(num_top)]
+        )

@@ -25,10 +25,14 @@ class ModelConfig:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    context_length: int  # at most the sliding window, if the model has one: up to there a window hides nothing
+    context_length: (
+        int  # at most the sliding window, if the model has one: up to there a window hides nothing
+    )
     rms_eps: float
     rope_theta: float
-    rope_divisors: tuple[float, ...] | None = None  # [head_dim / 2]; each inverse frequency is divided by its own
+    rope_divisors: tuple[float, ...] | None = (
+        None  # [head_dim / 2]; each inverse frequency is divided by its own
+    )
     qkv_bias: bool = False
     output_bias: bool = False  # of the attention's output projection
     qk_norm: bool = False  # queries and keys are normed per head before they are rotated

@@ -51,7 +51,9 @@ def _refuse_variants(family: str, raw: dict[str, Any]) -> None:
         raise UnsupportedModel(f"{family} with biases in its feed-forward layers is not run")
     if raw.get("quantization_config"):
         method = raw["quantization_config"].get("quant_method", "unknown")
-        raise UnsupportedModel(f"{family} quantized by {method!r} is not run; GGUF files and plain weights are")
+        raise UnsupportedModel(
+            f"{family} quantized by {method!r} is not run; GGUF files and plain weights are"
+        )
 
 
 def _rope(family: str, raw: dict[str, Any], head_dim: int) -> tuple[float, tuple[float, ...] | None]:

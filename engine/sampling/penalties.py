@@ -4,7 +4,8 @@ yet.
 Everything is computed from the sequence's tokens, so a cache hit, a preemption or a fork cannot change it.
 """
 
-from collections.abc import Iterable, Sequence as Rows
+from collections.abc import Iterable
+from collections.abc import Sequence as Rows
 
 import numpy as np
 import torch

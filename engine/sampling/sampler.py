@@ -103,7 +103,9 @@ def _draw_filtered(
 ) -> list[int]:
     vocab_size = probabilities.shape[-1]
     top_k = torch.tensor([min(seq.sampling.top_k or vocab_size, vocab_size) for seq in sequences])
-    top_p = torch.tensor([sequence.sampling.top_p for sequence in sequences], dtype=torch.float64)
+    # A sum of 1 may be reached before the last token by rounding: a top_p of 1 must still keep all of them.
+    nuclei = [seq.sampling.top_p if seq.sampling.top_p < 1.0 else torch.inf for seq in sequences]
+    top_p = torch.tensor(nuclei, dtype=torch.float64)
     min_p = torch.tensor([sequence.sampling.min_p for sequence in sequences], dtype=torch.float64)
     device = probabilities.device
     kept = keep_best(probabilities, top_k.to(device), top_p.to(device), min_p.to(device))
@@ -112,7 +114,8 @@ def _draw_filtered(
 
 
 def _inverse(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """The place where the cumulative weight first exceeds number * total. weights: [num_rows, width] float64."""
+    """The place where the cumulative weight first exceeds number * total. weights: [num_rows, width] float64.
+    """
     cumulative = weights.cumsum(-1)
     targets = numbers[:, None] * cumulative[:, -1:]
     places = torch.searchsorted(cumulative, targets, right=True)[:, 0]

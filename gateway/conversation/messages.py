@@ -63,7 +63,7 @@ def _text(content: Any) -> str:
 
 
 def _call(call: Message) -> dict[str, Any]:
-    """A tool call whose arguments are data: clients send them as JSON text, templates write them out as JSON."""
+    """A call with its arguments as data: clients send them as JSON text, templates write out data."""
     plain = {key: value for key, value in call.items() if value is not None}
     function = plain.get("function")
     if isinstance(function, Mapping) and isinstance(function.get("arguments"), str):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from gateway.conversation.detokenizer import Detokenizer, TokenText, token_text
+from gateway.conversation.detokenizer import Detokenizer
 from gateway.conversation.messages import Message
 from gateway.conversation.model_text import load_model_text
 from gateway.conversation.renderer import Renderer
@@ -25,19 +25,20 @@ __all__ = ["Prompt", "Prompts", "load_prompts"]
 class Prompt:
     """What the engine is sent, and how it came about."""
 
-    ids: array[int]  # typecode "i"
+    ids: "array[int]"  # typecode "i"
     rendering: Rendering
+    tenant: str
 
 
 class Prompts:
     """One model's prompts. Holds no request; its methods may run in several threads."""
 
-    def __init__(self, model: TextModel, *, max_transcript_bytes: int) -> None:
+    def __init__(self, model: TextModel, *, transcript_bytes: int) -> None:
         self.tokenizer = model.tokenizer
         self.end_token_ids = model.end_token_ids  # drawing one ends an answer
         self.vocab_size = model.tokenizer.vocab_size
         self._renderer = Renderer(model.template, model.tokenizer)
-        self._transcripts = Transcripts(model.tokenizer, max_bytes=max_transcript_bytes)
+        self._transcripts = Transcripts(model.tokenizer, max_bytes=transcript_bytes)
 
     def render(
         self,
@@ -59,25 +60,21 @@ class Prompts:
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
         )
-        return Prompt(self._transcripts.encode(tenant, rendering), rendering)
+        return Prompt(self._transcripts.encode(tenant, rendering), rendering, tenant)
 
-    def record(self, prompt: Prompt, *, tenant: str, text: str, ids: Sequence[int]) -> bool:
+    def record(self, prompt: Prompt, text: str, ids: Sequence[int]) -> bool:
         """Remember a finished answer: the text that the client was sent, and the ids that were drawn, without
         the one that ended it.
 
-        Safe to call for every answer; answers whether the ids stand for the text and were kept.
+        Safe to call for every answer; says whether the ids stand for the text and were kept.
         """
-        return self._transcripts.record(tenant, prompt.rendering, text=text, ids=ids)
+        return self._transcripts.record(prompt.tenant, prompt.rendering, text=text, ids=ids)
 
     def detokenizer(self) -> Detokenizer:
         """A fresh one, for one choice."""
         return Detokenizer(self.tokenizer)
 
-    def token_text(self, token_id: int) -> TokenText:
-        """One token as log-probabilities name it."""
-        return token_text(self.tokenizer, token_id)
 
-
-def load_prompts(model_path: Path, *, max_transcript_bytes: int = 64 << 20) -> Prompts:
+def load_prompts(model_path: Path, *, transcript_bytes: int = 64 << 20) -> Prompts:
     """Read a model's tokenizer and template. Raises ValueError or OSError with a message for the operator."""
-    return Prompts(load_model_text(model_path), max_transcript_bytes=max_transcript_bytes)
+    return Prompts(load_model_text(model_path), transcript_bytes=transcript_bytes)

@@ -23,9 +23,7 @@ class TooManyPrivateCharacters(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """A prompt as typed runs: ids of special tokens and stretches of plain text, no two stretches side by
-    side.
-    """
+    """A prompt as typed runs: ids of special tokens and, never side by side, stretches of plain text."""
 
     units: tuple[int | str, ...]
     model: bytes = b""  # the digest of template and tokenizer that made it
@@ -78,7 +76,7 @@ class SpecialTokens:
 
 
 class Guard:
-    """Hides special tokens in the strings of one request, and finds them again in what was rendered from it."""
+    """Hides special tokens in the strings of one request, and splits what was rendered from it."""
 
     def __init__(self, special: SpecialTokens, *, texts: Iterable[str]) -> None:
         """`texts` are all that the rendering may be made of: no character of theirs is used for hiding."""

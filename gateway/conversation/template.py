@@ -18,7 +18,9 @@ __all__ = ["CHATML", "ChatTemplate", "TemplateRefused"]
 
 # For models that come without a template: the form that most small chat models were trained on.
 CHATML = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% for message in messages %}"
+    "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 

@@ -35,7 +35,7 @@ class Transcripts:
         """What the memory holds now, overhead included."""
         return self._num_bytes
 
-    def encode(self, tenant: str, rendering: Rendering) -> array[int]:
+    def encode(self, tenant: str, rendering: Rendering) -> "array[int]":
         """The ids of a prompt: remembered where they are known, else tokenized, and remembered."""
         ids = array("i")
         chain = _Chain(tenant, rendering.model)

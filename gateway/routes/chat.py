@@ -4,9 +4,11 @@ The order of the checks: whether the server serves, the body, the model's name, 
 ranges. Nothing reaches the engine before all have passed, and no byte of a stream is sent.
 """
 
+import asyncio
 import secrets
 import time
 from datetime import datetime
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,7 +16,6 @@ from starlette.responses import Response
 from engine.messages import Submit
 from gateway.auth import principal_of
 from gateway.choice import Choice
-from gateway.conversation.detokenizer import Detokenizer
 from gateway.conversation.prompt import Prompt
 from gateway.conversation.stop import StopMatcher
 from gateway.errors import ContextTooLong, EngineUnavailable, InvalidRequest
@@ -29,6 +30,8 @@ from gateway.wire.parse import parse_chat_request
 from gateway.wire.sampling import answer_limit, to_sampling_params
 
 __all__ = ["ChatRoute"]
+
+_LONG_TEXT = 20_000  # characters
 
 
 class ChatRoute:
@@ -48,7 +51,7 @@ class ChatRoute:
         self.services.lifecycle.require_serving()
         require_json(request.headers.get("content-type", ""))
         chat = self._parse(await request.body())
-        generation = self._prepare(chat, tenant, record)
+        generation = await self._prepare(chat, tenant, record)
         if chat.stream:
             return event_stream(generation, with_usage=chat.wants_usage_chunk, ping_seconds=self.ping_seconds)
         return await whole_answer(request, generation, with_logprobs=bool(chat.logprobs))
@@ -61,12 +64,12 @@ class ChatRoute:
             raise EngineUnavailable("The model is not ready yet. Send the request again in a moment.")
         return chat
 
-    def _prepare(self, chat: ChatRequest, tenant: str, record: RequestRecord) -> Generation:
+    async def _prepare(self, chat: ChatRequest, tenant: str, record: RequestRecord) -> Generation:
         """Render, check, and bind everything that the engine needs. Submits nothing."""
         services = self.services
         info = services.engine.info
         namespace = services.namespaces.of(tenant, chat.cache_salt)
-        prompt = self._render(chat, namespace)
+        prompt = await self._render(chat, namespace)
         sampling = to_sampling_params(
             chat,
             max_tokens=answer_limit(chat, info, len(prompt.ids)),
@@ -92,25 +95,27 @@ class ChatRoute:
             created=int(time.time()),
         )
 
-    def _render(self, chat: ChatRequest, namespace: bytes) -> Prompt:
-        self._refuse_hopeless_length(chat)
+    async def _render(self, chat: ChatRequest, namespace: bytes) -> Prompt:
+        num_characters = sum(len(message.content or "") for message in chat.messages)
+        self._refuse_hopeless_length(num_characters)
+        render = partial(
+            self.services.prompts.render,
+            [message.for_template() for message in chat.messages],
+            # transcripts are as private as the cache: a salt sets them apart too
+            tenant=namespace.hex(),
+            now=datetime.now(),
+            add_generation_prompt=chat.add_generation_prompt is not False and not chat.continue_final_message,
+            continue_final_message=bool(chat.continue_final_message),
+        )
         try:
-            return self.services.prompts.render(
-                [message.for_template() for message in chat.messages],
-                # transcripts are as private as the cache: a salt sets them apart too
-                tenant=namespace.hex(),
-                add_generation_prompt=chat.add_generation_prompt is not False
-                and not chat.continue_final_message,
-                continue_final_message=bool(chat.continue_final_message),
-                now=datetime.now(),
-            )
+            # a long text would keep every other stream waiting; for a short one a thread costs more than it saves
+            return await asyncio.to_thread(render) if num_characters > _LONG_TEXT else render()
         except ValueError as refusal:
-            raise InvalidRequest(str(refusal), param="messages") from None
+            raise InvalidRequest(f"{refusal}"[:500], param="messages") from None
 
-    def _refuse_hopeless_length(self, chat: ChatRequest) -> None:
+    def _refuse_hopeless_length(self, num_characters: int) -> None:
         """Refuse text that cannot fit whatever its tokens turn out to be, before it is tokenized."""
         limit = self.services.engine.info.max_request_tokens
-        num_characters = sum(len(message.content or "") for message in chat.messages)
         if num_characters // self.max_token_bytes >= limit:
             raise ContextTooLong(
                 f"The messages have {num_characters:,} characters; the {limit:,} tokens of prompt and answer "
@@ -121,7 +126,7 @@ class ChatRoute:
     def _choice(self, chat: ChatRequest, index: int) -> Choice:
         return Choice(
             index,
-            Detokenizer(self.services.prompts.tokenizer),
+            self.services.prompts.detokenizer(),
             StopMatcher(chat.stop or (), bool(chat.include_stop_str_in_output)),
             min_tokens=chat.min_tokens or 0,
         )

@@ -66,7 +66,7 @@ def paged_attention(
     return out
 
 
-@numba.njit(cache=True)
+@numba.njit
 def _plan(context_lens, cu_seqlens_q):
     """One row a task: sequence, first query token, number of query tokens, position of the first, segment."""
     num_tasks = 0
@@ -95,7 +95,7 @@ def _plan(context_lens, cu_seqlens_q):
 def _score_rows(rows):
     """Compile the scores of `rows` query rows against one block's tokens."""
 
-    @numba.njit(cache=True)
+    @numba.njit
     def score(query, row, keys, key_offset, head_dim, block_size, scores, column):
         for lane in range(0, block_size, LANES):
             tile = zero_tile(rows)
@@ -110,7 +110,7 @@ def _score_rows(rows):
 def _weigh_rows(rows):
     """Compile the sum of a segment's values, weighted by `rows` rows of scores."""
 
-    @numba.njit(cache=True)
+    @numba.njit
     def weigh(scores, row, num_tokens, values, value_offsets, block_size, head_dim, out):
         for chunk in range(0, head_dim, LANES):
             dim = min(chunk, head_dim - LANES)  # the last chunk may overlap its neighbour, and agrees with it
@@ -130,7 +130,7 @@ _score_1, _score_2, _score_3, _score_4, _score_8 = [_score_rows(rows) for rows i
 _weigh_1, _weigh_2, _weigh_3, _weigh_4, _weigh_8 = [_weigh_rows(rows) for rows in (1, 2, 3, 4, 8)]
 
 
-@numba.njit(cache=True)
+@numba.njit
 def _score(query, num_rows, keys, key_offset, head_dim, block_size, scores, column):
     row = 0
     while num_rows - row >= 8:
@@ -147,7 +147,7 @@ def _score(query, num_rows, keys, key_offset, head_dim, block_size, scores, colu
         _score_1(query, row, keys, key_offset, head_dim, block_size, scores, column)
 
 
-@numba.njit(cache=True)
+@numba.njit
 def _weigh(scores, num_rows, num_tokens, values, value_offsets, block_size, head_dim, out):
     row = 0
     while num_rows - row >= 8:
@@ -164,7 +164,7 @@ def _weigh(scores, num_rows, num_tokens, values, value_offsets, block_size, head
         _weigh_1(scores, row, num_tokens, values, value_offsets, block_size, head_dim, out)
 
 
-@numba.njit(cache=True)
+@numba.njit
 def _softmax_row(scores, start, num_visible, num_tokens):
     """Scores to weights exp(score - maximum), zero from num_visible on. Returns the maximum and the sum."""
     highest = broadcast(np.float32(-np.inf))
@@ -184,7 +184,7 @@ def _softmax_row(scores, start, num_visible, num_tokens):
     return top, total(weight_sum)
 
 
-@numba.njit(cache=True)
+@numba.njit
 def _attend(task, head, query, keys, values, block_tables, scale, out, maxima, sums):
     """One task for one key head; rows of the output are query tokens x the heads of the group."""
     sequence, first_token, num_query, position, segment = task[0], task[1], task[2], task[3], task[4]
@@ -214,7 +214,7 @@ def _attend(task, head, query, keys, values, block_tables, scale, out, maxima, s
     _weigh(scores, num_rows, num_tokens, values, offsets, block_size, head_dim, out)
 
 
-@numba.njit(cache=True)
+@numba.njit
 def _join(task, head, item, stride, outs, maxima, sums, group, out):
     """A tile's segments, `stride` items apart from `item` on, into its rows of the output."""
     num_segments = (task[3] + task[2] + SEGMENT_TOKENS - 1) // SEGMENT_TOKENS

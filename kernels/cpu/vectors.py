@@ -19,6 +19,7 @@ __all__ = [
     "accumulate",
     "add",
     "broadcast",
+    "divide",
     "exp",
     "largest",
     "load",
@@ -26,6 +27,7 @@ __all__ = [
     "load_tile",
     "mask_from",
     "maximum",
+    "minimum",
     "multiply",
     "multiply_add",
     "store",
@@ -204,7 +206,9 @@ def broadcast(typing, value):  # type: ignore[no-untyped-def]
 
 def _binary(emit: Any) -> Any:
     def declare(typing, left, right):  # type: ignore[no-untyped-def]
-        return VECTOR(VECTOR, VECTOR), lambda context, builder, signature, arguments: emit(builder, *arguments)
+        return VECTOR(VECTOR, VECTOR), lambda context, builder, signature, arguments: emit(
+            builder, *arguments
+        )
 
     return intrinsic(declare)
 
@@ -212,6 +216,8 @@ def _binary(emit: Any) -> Any:
 add = _binary(lambda builder, left, right: builder.fadd(left, right))
 multiply = _binary(lambda builder, left, right: builder.fmul(left, right))
 subtract = _binary(lambda builder, left, right: builder.fsub(left, right))
+divide = _binary(lambda builder, left, right: builder.fdiv(left, right))
+minimum = _binary(lambda builder, left, right: _call(builder, f"llvm.minnum.v{LANES}f32", [left, right]))
 maximum = _binary(lambda builder, left, right: _call(builder, f"llvm.maxnum.v{LANES}f32", [left, right]))
 
 
@@ -277,11 +283,13 @@ EXP_FLOOR = -87.0  # below it the result is no normal number: it becomes zero
 
 @intrinsic
 def exp(typing, vector):  # type: ignore[no-untyped-def]
-    """The exponential of numbers up to 88; exactly zero below EXP_FLOOR."""
+    """The exponential of numbers up to 88; exactly zero below EXP_FLOOR; NaN stays NaN."""
 
     def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         x = _call(builder, f"llvm.maxnum.v{LANES}f32", [arguments[0], _constant(EXP_FLOOR)])
-        power = _call(builder, f"llvm.floor.v{LANES}f32", [_fma(builder, x, _constant(1 / math.log(2)), _constant(0.5))])
+        power = _call(
+            builder, f"llvm.floor.v{LANES}f32", [_fma(builder, x, _constant(1 / math.log(2)), _constant(0.5))]
+        )
         rest = _fma(builder, power, _constant(-LOG2_HIGH), x)
         rest = _fma(builder, power, _constant(-LOG2_LOW), rest)
         value = _constant(EXP_TERMS[0])
@@ -289,8 +297,10 @@ def exp(typing, vector):  # type: ignore[no-untyped-def]
             value = _fma(builder, value, rest, _constant(term))
         exponent = builder.shl(builder.fptosi(power, INTS), _int_constant(23))
         value = builder.bitcast(builder.add(builder.bitcast(value, INTS), exponent), FLOATS)
-        kept = builder.fcmp_ordered(">=", arguments[0], _constant(EXP_FLOOR))
-        return builder.select(kept, value, _constant(0.0))
+        value = builder.select(
+            builder.fcmp_ordered("<", arguments[0], _constant(EXP_FLOOR)), _constant(0.0), value
+        )
+        return builder.select(builder.fcmp_ordered("ord", arguments[0], arguments[0]), value, arguments[0])
 
     return VECTOR(VECTOR), codegen
 

@@ -1,4 +1,6 @@
-"""Blocks with causal memory: each slot stores a digest of its token and of everything before it, as real KV does."""
+"""Blocks with causal memory: each slot stores a digest of its token and of everything before it, as real KV
+does.
+"""
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
@@ -7,7 +9,9 @@ from prefix_cache.plan import BlockCopy
 
 
 class DigestMemory:
-    """The contents of a pool's blocks. Reading goes through a block table, so a wrong block shows as a wrong digest."""
+    """The contents of a pool's blocks. Reading goes through a block table, so a wrong block shows as a wrong
+    digest.
+    """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size

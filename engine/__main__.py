@@ -1,0 +1,43 @@
+"""The engine as a process of its own: `python -m engine ADDRESS`.
+
+An EngineConfig comes as one line of JSON on standard input, which stays open for as long as the parent lives:
+when it closes, this process ends at once, whatever it was doing.
+"""
+
+import os
+import sys
+import threading
+
+import msgspec
+import zmq
+
+from engine.core import EngineCore
+from engine.messages import EngineConfig
+from engine.runner import load_runner
+from engine.scheduler import Limits
+from engine.service import EngineService
+
+
+def main() -> None:
+    """Load the model and serve it until standard input closes."""
+    address = sys.argv[1]
+    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        runner = load_runner(config)
+    except (ValueError, OSError) as error:
+        sys.exit(f"stemma: the model cannot be loaded: {error}")
+    core = EngineCore(runner, Limits(config.max_batch_tokens, config.max_sequences))
+    socket = zmq.Context.instance().socket(zmq.ROUTER)
+    socket.setsockopt(zmq.SNDHWM, 0)  # a ROUTER drops what its queue cannot hold; events must not be lost
+    socket.bind(address)
+    EngineService(core, socket).run(threading.Event())
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)  # a step may hold the main thread for a while; nobody is left to read its result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""The reference implementation of every operation."""
+
+from kernels import Kernels
+from kernels.copy_blocks import copy_blocks_reference
+from kernels.paged_attention import paged_attention_reference
+from kernels.rms_norm import add_rms_norm_reference, rms_norm_reference
+from kernels.rope_store_kv import rope_store_kv_reference
+from kernels.silu_and_mul import silu_and_mul_reference
+
+__all__ = ["build"]
+
+
+def build() -> Kernels:
+    """Nothing is compiled, and nothing is set."""
+    return Kernels(
+        rms_norm=rms_norm_reference,
+        add_rms_norm=add_rms_norm_reference,
+        rope_store_kv=rope_store_kv_reference,
+        paged_attention=paged_attention_reference,
+        silu_and_mul=silu_and_mul_reference,
+        copy_blocks=copy_blocks_reference,
+    )

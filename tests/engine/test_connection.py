@@ -1,0 +1,157 @@
+"""The client's end of the engine's socket, against a real service with a scripted model."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from engine.connection import EngineConnection
+from engine.core import EngineCore
+from engine.errors import EngineDied, EngineError, RequestRefused
+from engine.messages import Submit, TokenEvent
+from engine.sequence import SamplingParams
+from engine.step import Step
+from prefix_cache.tokens import pack
+from tests.scripted import ScriptedRunner, emit, serve_engine
+
+pytestmark = pytest.mark.anyio
+
+
+def submit(
+    request_id: str = "r", prompt: tuple[int, ...] = (1, 2, 3), choices: int = 1, **sampling
+) -> Submit:
+    return Submit(
+        request_id=request_id,
+        prompt=pack(prompt),
+        sampling=SamplingParams(**{"max_tokens": 5, **sampling}),
+        namespace=b"a",
+        num_choices=choices,
+    )
+
+
+@contextmanager
+def served(runner: ScriptedRunner, folder: Path) -> Iterator[tuple[str, EngineCore]]:
+    with serve_engine(runner, folder) as served_engine:
+        yield served_engine
+
+
+@asynccontextmanager
+async def connected(address: str) -> AsyncIterator[EngineConnection]:
+    connection = EngineConnection(address)
+    try:
+        await asyncio.wait_for(connection.ready(), 10)
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def collect(connection: EngineConnection, message: Submit) -> list[TokenEvent]:
+    return [event async for event in connection.generate(message)]
+
+
+async def until_idle(connection: EngineConnection) -> None:
+    """Wait until nothing runs, waits or is held."""
+    async with asyncio.timeout(10):
+        while (stats := await connection.stats()).num_running or stats.num_waiting or stats.num_held_blocks:
+            await asyncio.sleep(0.01)
+
+
+async def test_events_carry_every_token_and_one_end(tmp_path: Path) -> None:
+    with served(ScriptedRunner(emit([7, 8, 9], then=4)), tmp_path) as (address, _):
+        async with connected(address) as connection:
+            events = await collect(connection, submit(stop_token_ids=(9,)))
+
+    assert [event.token_ids for event in events] == [[7], [8], []]
+    assert [event.finish_reason for event in events] == [None, None, "stop"]
+    assert events[-1].stop_token_id == 9
+
+
+async def test_requests_run_beside_each_other(tmp_path: Path) -> None:
+    script = emit([], then=5)
+    with served(ScriptedRunner(script), tmp_path) as (address, _):
+        async with connected(address) as connection:
+            answers = await asyncio.gather(
+                *(collect(connection, submit(str(n), max_tokens=n, choices=2)) for n in range(1, 6))
+            )
+
+    for n, events in enumerate(answers, start=1):
+        assert sum(len(event.token_ids) for event in events) == 2 * n
+        assert sorted(event.choice for event in events if event.finish_reason) == [0, 1]
+
+
+async def test_a_client_that_leaves_frees_everything(tmp_path: Path) -> None:
+    with served(ScriptedRunner(emit([], then=5)), tmp_path) as (address, core):
+        async with connected(address) as connection:
+            async with contextlib.aclosing(connection.generate(submit(max_tokens=900, choices=3))) as events:
+                await anext(events)
+            await until_idle(connection)
+            stats = await connection.stats()
+        core.scheduler.check_invariants()
+
+    assert stats.num_aborted == 3
+    assert stats.num_free_blocks + stats.num_cached_blocks == stats.num_blocks
+
+
+async def test_aborting_one_choice_lets_the_others_finish(tmp_path: Path) -> None:
+    with served(ScriptedRunner(emit([], then=5)), tmp_path) as (address, _):
+        async with connected(address) as connection:
+            ends = []
+            async for event in connection.generate(submit(max_tokens=40, choices=2)):
+                if event.choice == 0 and event.finish_reason is None:
+                    connection.abort("r", 0)
+                if event.finish_reason is not None:
+                    ends.append(event.choice)
+
+    assert ends == [1]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        submit(prompt=()),
+        submit(prompt=(1, 512)),
+        submit(prompt=(-1,)),
+        submit(max_tokens=4096),
+        submit(logit_bias={512: 1.0}),
+        submit(stop_token_ids=(-1,)),
+    ],
+    ids=["empty", "id too large", "id negative", "too long", "bias id", "stop id"],
+)
+async def test_what_can_never_run_is_refused(tmp_path: Path, message: Submit) -> None:
+    with served(ScriptedRunner(emit([], then=5)), tmp_path) as (address, _):
+        async with connected(address) as connection:
+            with pytest.raises(RequestRefused):
+                await collect(connection, message)
+            assert len(await collect(connection, submit("next"))) == 5
+
+
+async def test_a_failed_step_ends_its_requests_and_no_others(tmp_path: Path) -> None:
+    def fail_on_marked(step: Step) -> None:
+        if any(span.sequence.request_id == "bad" and span.sequence.num_drawn == 2 for span in step.spans):
+            raise RuntimeError("device lost")
+
+    runner = ScriptedRunner(emit([], then=5), before_step=fail_on_marked)
+    with served(runner, tmp_path) as (address, core):
+        async with connected(address) as connection:
+            with pytest.raises(EngineError, match="failed"):
+                await collect(connection, submit("bad"))
+            assert len(await collect(connection, submit("good"))) == 5
+            await until_idle(connection)
+        core.scheduler.check_invariants()
+
+
+async def test_closing_the_connection_ends_waiting_requests(tmp_path: Path) -> None:
+    release = threading.Event()
+    runner = ScriptedRunner(emit([], then=5), before_step=lambda step: release.wait(10) and None)
+    with served(runner, tmp_path) as (address, _):
+        async with connected(address) as connection:
+            waiting = asyncio.create_task(collect(connection, submit()))
+            await asyncio.sleep(0.05)
+            await connection.close("gone")
+            with pytest.raises(EngineDied, match="gone"):
+                await waiting
+        release.set()

@@ -1,0 +1,67 @@
+"""Every form of a message becomes the one that templates read."""
+
+from typing import Any
+
+import pytest
+
+from gateway.conversation.messages import normalize, strings_of
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "sum", "arguments": '{"a": 1}'}}
+
+
+def normal(message: dict[str, Any], *, developer: bool = False, tools: bool = False) -> dict[str, Any]:
+    return normalize([message], names_developer=developer, names_tool_calls=tools)[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, ""),
+        ("hi", "hi"),
+        ([], ""),
+        ([{"type": "text", "text": "hi"}], "hi"),
+        ([{"type": "text", "text": t} for t in ("a", "", "b")], "ab"),
+    ],
+)
+def test_content_becomes_a_string(content: Any, text: str) -> None:
+    assert normal({"role": "user", "content": content})["content"] == text
+
+
+def test_content_left_out_is_empty() -> None:
+    assert normal({"role": "assistant", "tool_calls": None}) == {"role": "assistant", "content": ""}
+
+
+def test_developer_is_system_where_the_template_knows_no_developer() -> None:
+    assert normal({"role": "developer", "content": ""})["role"] == "system"
+    assert normal({"role": "developer", "content": ""}, developer=True)["role"] == "developer"
+
+
+def test_a_role_that_is_none_of_the_protocol_s_is_refused() -> None:
+    with pytest.raises(ValueError, match="role is one of"):
+        normal({"role": "<|im_start|>", "content": "x"})
+
+
+def test_tool_calls_reach_a_template_that_knows_them_as_data() -> None:
+    message = normal({"role": "assistant", "content": "ok", "tool_calls": [CALL]}, tools=True)
+
+    assert message["content"] == "ok"
+    assert message["tool_calls"][0]["function"] == {"name": "sum", "arguments": {"a": 1}}
+
+
+def test_tool_calls_become_text_for_a_template_that_does_not() -> None:
+    message = normal({"role": "assistant", "content": "ok", "tool_calls": [CALL]})
+
+    assert message == {"role": "assistant", "content": 'ok\n{"name": "sum", "arguments": {"a": 1}}'}
+
+
+@pytest.mark.parametrize("arguments", ["not json", "[1]", "[" * 100_000])
+def test_arguments_that_are_no_object_stay_text(arguments: str) -> None:
+    call = {"function": {"name": "f", "arguments": arguments}}
+
+    message = normal({"role": "assistant", "tool_calls": [call]}, tools=True)
+
+    assert message["tool_calls"][0]["function"]["arguments"] == arguments
+
+
+def test_strings_are_found_at_any_depth() -> None:
+    assert strings_of([{"a": ["b", {"c": 1}]}, None, ("d",)]) == ["a", "c", "b", "d"]

@@ -1,0 +1,64 @@
+"""Chat templates run in a sandbox, and whatever goes wrong in them is the request's fault, said clearly."""
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from gateway.conversation.template import CHATML, ChatTemplate, TemplateRefused
+
+NOW = datetime(2026, 3, 1, 12, 30)
+
+
+def rendered(source: str, *messages: dict[str, Any], generate: bool = False) -> str:
+    template = ChatTemplate(source, bos_token="<s>", eos_token="</s>")
+    return template.render(messages, now=NOW, add_generation_prompt=generate)
+
+
+def test_a_model_without_template_gets_chatml() -> None:
+    text = rendered(CHATML, {"role": "user", "content": "hi"}, generate=True)
+
+    assert text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_templates_find_the_words_that_they_expect() -> None:
+    source = "{{ bos_token }}{{ strftime_now('%d %B %Y') }}{{ messages[0] | tojson }}{{ eos_token }}"
+
+    assert rendered(source, {"content": "<é>'"}) == """<s>01 March 2026{"content": "<é>'"}</s>"""
+
+
+def test_blocks_take_their_line_with_them() -> None:
+    assert rendered("{% if true %}\n  {% if true %}\na\n  {% endif %}\n{% endif %}\n") == "a\n"
+
+
+def test_loops_may_be_left_early() -> None:
+    assert (
+        rendered("{% for i in range(9) %}{{ i }}{% if i == 2 %}{% break %}{% endif %}{% endfor %}") == "012"
+    )
+
+
+def test_the_template_s_own_refusal_is_passed_on() -> None:
+    with pytest.raises(TemplateRefused, match="^Only user and assistant roles are supported$"):
+        rendered("{{ raise_exception('Only user and assistant roles are supported') }}")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages[0].content.nothing.at_all }}",
+        "{{ messages[0].content + 1 }}",
+        "{{ 1 / 0 }}",
+        "{% for i in range(10**9) %}{% endfor %}",
+        "{{ messages.append(1) }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    ],
+)
+def test_what_fails_inside_is_a_refusal(source: str) -> None:
+    with pytest.raises(TemplateRefused):
+        rendered(source, {"content": "text"})
+
+
+def test_a_source_that_is_no_template_is_an_error_of_the_model_s() -> None:
+    with pytest.raises(ValueError, match="chat template cannot be read"):
+        ChatTemplate("{% if %}")
