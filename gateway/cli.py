@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gateway.conversation.tokenizer import TokenizerUnsupported
-from gateway.launch import run_server, version
+from sqlalchemy.exc import SQLAlchemyError
+
+from engine.errors import EngineError
+from gateway.launch import ModelUnreadable, run_server, version
 from gateway.logs import configure_logs
 from gateway.pull import PullError, pull_default
 from gateway.serving import AddressUnavailable
@@ -26,13 +28,16 @@ class _UserError(Exception):
     """Something that the user can mend."""
 
 
+_USER_ERRORS = (BadSettings, PullError, AddressUnavailable, ModelUnreadable, EngineError, _UserError)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     options = _parser().parse_args(arguments)
     try:
         settings = load_settings(options.config, _flags(options))
         _COMMANDS[options.command](settings)
-    except (BadSettings, PullError, AddressUnavailable, TokenizerUnsupported, _UserError) as error:
+    except _USER_ERRORS as error:
         print(f"stemma: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -55,8 +60,14 @@ def pull(settings: Settings) -> None:
 
 def migrate(settings: Settings) -> None:
     """Bring the database to the newest schema."""
-    settings.data.mkdir(parents=True, exist_ok=True)
-    upgrade(settings.database_url)
+    try:
+        settings.data.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _UserError(f"data: cannot make the folder {settings.data}: {error.strerror}") from None
+    try:
+        upgrade(settings.database_url)
+    except SQLAlchemyError as error:
+        raise _UserError(f"database.url: {error}") from None
 
 
 _COMMANDS = {"serve": serve, "pull": pull, "migrate": migrate}

@@ -26,9 +26,11 @@ from gateway.settings import Settings
 from gateway.store.database import open_database
 from gateway.store.usage import UsageLog
 
-__all__ = ["run_server", "version"]
+__all__ = ["ModelUnreadable", "run_server", "version"]
 
-_READY_POLL_SECONDS = 0.05
+
+class ModelUnreadable(Exception):
+    """The model's files cannot be used; the message says what is wrong with which."""
 
 
 def version() -> str:
@@ -37,21 +39,36 @@ def version() -> str:
 
 
 async def run_server(settings: Settings, model_path: Path) -> None:
-    """Serve until a signal. Raises AddressUnavailable, and whatever keeps the model from loading."""
+    """Serve until a signal. Raises AddressUnavailable, ModelUnreadable, and EngineError from the start."""
     with bind(settings.server.host, settings.server.port) as listener:
-        prompts = load_prompts(model_path, transcript_bytes=settings.conversation.transcript_bytes)
-        async with (
-            EngineProcess.start(settings.engine_config(model_path)) as engine,
-            _services(settings, engine, prompts) as services,
-        ):
+        prompts = _load_prompts(settings, model_path)
+        engine = EngineProcess(settings.engine_config(model_path))
+        async with _services(settings, engine, prompts) as services:
             app = build_app(settings, services)
             server = DrainingServer(app, services.lifecycle, drain_seconds=settings.server.drain_seconds)
-            port = listener.getsockname()[1]
-            greeter = asyncio.create_task(_greet(settings.server.host, port, services))
+            greeting = _greeting(settings.server.host, listener.getsockname()[1], services.catalog.name)
+            keeper = asyncio.create_task(_keep(engine, server, greeting))
             try:
                 await server.serve(sockets=[listener])
             finally:
-                await _cancel(greeter)
+                await _cancel(keeper)
+
+
+def _load_prompts(settings: Settings, model_path: Path) -> Prompts:
+    try:
+        return load_prompts(model_path, transcript_bytes=settings.conversation.transcript_bytes)
+    except (OSError, ValueError) as error:
+        raise ModelUnreadable(f"{model_path}: {error}") from None
+
+
+async def _keep(engine: EngineProcess, server: DrainingServer, greeting: str) -> None:
+    """Hold the engine until cancelled. An engine that cannot start ends the server."""
+    try:
+        async with engine:
+            print(greeting, flush=True)
+            await asyncio.Event().wait()
+    finally:
+        server.should_exit = True
 
 
 @asynccontextmanager
@@ -81,17 +98,13 @@ async def _services(settings: Settings, engine: Engine, prompts: Prompts) -> Asy
         await database.dispose()
 
 
-async def _greet(host: str, port: int, services: Services) -> None:
-    """Say where to knock, once somebody is at home."""
-    while not services.engine.is_ready:
-        await asyncio.sleep(_READY_POLL_SECONDS)
+def _greeting(host: str, port: int, model: str) -> str:
+    """Where to knock, and a line that does."""
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
-    model = services.catalog.name
-    print(
+    return (
         f"Stemma serves {model} at {url}\n\n"
         f"    curl {url}/chat/completions -H 'content-type: application/json' \\\n"
-        f'      -d \'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}\'\n',
-        flush=True,
+        f'      -d \'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}\'\n'
     )
 
 

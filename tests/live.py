@@ -8,15 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import uvicorn
-from gateway.conversation.prompt import Prompts
 
 from engine.client import Engine
 from gateway.app import build_app
 from gateway.catalog import Catalog
+from gateway.conversation.prompt import Prompts
 from gateway.lifecycle import Lifecycle
 from gateway.metrics import Metrics
 from gateway.namespaces import Namespaces
 from gateway.services import Services
+from gateway.serving import bind
 from gateway.settings import Settings
 from gateway.store.database import open_database
 from gateway.store.usage import UsageLog
@@ -35,7 +36,7 @@ class LiveServer:
 @dataclass(slots=True, eq=False)
 class _Thread:
     server: uvicorn.Server
-    listener: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
+    listener: socket.socket = field(default_factory=lambda: bind("127.0.0.1", 0))
 
     @property
     def url(self) -> str:

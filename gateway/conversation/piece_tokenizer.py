@@ -1,16 +1,16 @@
-"""Tokenizers that tiktoken cannot express, on the `tokenizers` library: SentencePiece vocabularies, and
-byte-level ones whose ids are in no order of merges.
+"""Tokenizers that tiktoken cannot express, on the `tokenizers` library: SentencePiece vocabularies, byte-level
+ones whose ids are in no order of merges, and those with words that are found before anything else.
 
-It owns how such a pipeline is made from a model's own words and read back as bytes. Special tokens are not
-told to the library at all, because it would find them in text that a client wrote. Invariant: `encode` yields
-no special id but the unknown token's.
+It owns how such a pipeline is made from a model's own words and read back as bytes. Control tokens are not told
+to the library at all, because it would find them in text that a client wrote. Invariant: `encode` yields no
+control token but the unknown one, where the vocabulary has no way around it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from gateway.conversation.byte_alphabet import to_bytes
 from gateway.conversation.vocabulary import Vocabulary
@@ -21,23 +21,23 @@ _BLANK = "\u2581"  # how SentencePiece spells a space
 
 
 class PieceTokenizer:
-    """A pipeline of the `tokenizers` library, and the special tokens that it does not know."""
+    """A pipeline of the `tokenizers` library, and the control tokens that it does not know.
 
-    def __init__(
-        self,
-        pipeline: Any,
-        *,
-        special: Mapping[str, int],
-        control_ids: frozenset[int],
-        to_bytes: Callable[[str], bytes],
-    ) -> None:
-        self.special_tokens: Mapping[str, int] = dict(special)
-        self.control_ids = control_ids
+    Words that a user added to the vocabulary are the pipeline's: it finds them in any text.
+    """
+
+    def __init__(self, pipeline: Any, *, control: Mapping[str, int], spelled: Callable[[str], bytes]) -> None:
+        """`spelled` gives the bytes that an ordinary piece stands for."""
+        self.special_tokens: Mapping[str, int] = dict(control)
+        self.control_ids = frozenset(control.values())
         self._pipeline = pipeline
-        self._to_bytes = to_bytes
-        self._special_text = {i: b"" if i in control_ids else s.encode() for s, i in special.items()}
-        self.vocab_size = 1 + max([pipeline.get_vocab_size() - 1, *special.values()])
-        described = f"{pipeline.to_str()}{sorted(special.items())}{sorted(control_ids)}"
+        self._spelled = spelled
+        self._added = {
+            token_id: token.content.encode()
+            for token_id, token in pipeline.get_added_tokens_decoder().items()
+        }
+        self.vocab_size = 1 + max([*pipeline.get_vocab().values(), *control.values()])
+        described = f"{pipeline.to_str()}{sorted(control.items())}"
         self.digest = blake2b(described.encode(), digest_size=32).digest()
 
     def encode(self, text: str) -> list[int]:
@@ -47,14 +47,13 @@ class PieceTokenizer:
         return ids
 
     def decode_bytes(self, token_id: int) -> bytes:
-        """The bytes that a token adds to the text: none for control tokens and for ids outside the
-        vocabulary.
-        """
-        special = self._special_text.get(token_id)
-        if special is not None:
-            return special
+        """The bytes that a token adds to the text: none for control tokens and for unknown ids."""
+        if token_id < 0 or token_id in self.control_ids:
+            return b""
+        if token_id in self._added:
+            return self._added[token_id]
         piece = self._pipeline.id_to_token(token_id)
-        return b"" if piece is None else self._to_bytes(piece)
+        return b"" if piece is None else self._spelled(piece)
 
 
 def byte_level_pipeline(vocabulary: Vocabulary) -> PieceTokenizer:
@@ -66,42 +65,46 @@ def byte_level_pipeline(vocabulary: Vocabulary) -> PieceTokenizer:
     words = pre_tokenizers.Split(Regex(vocabulary.pattern), behavior="isolated")
     alphabet = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     pipeline.pre_tokenizer = pre_tokenizers.Sequence([words, alphabet])
-    pipeline.decoder = decoders.ByteLevel()
-    return PieceTokenizer(
-        pipeline, special=vocabulary.special, control_ids=vocabulary.control_ids, to_bytes=to_bytes
-    )
+    control = {s: i for s, i in vocabulary.special.items() if i in vocabulary.control_ids}
+    _add(pipeline, vocabulary.special.keys() - control.keys())
+    return PieceTokenizer(pipeline, control=control, spelled=to_bytes)
 
 
 def sentencepiece_pipeline(
     tokens: Sequence[str],
     scores: Sequence[float],
     *,
-    special: Mapping[str, int],
-    control_ids: frozenset[int],
+    control: Mapping[str, int],
+    added: Iterable[str],
     add_space_prefix: bool,
 ) -> PieceTokenizer:
-    """A SentencePiece BPE vocabulary, which states scores of pieces where others list merges: the best piece
-    is merged first.
+    """A SentencePiece BPE vocabulary. It states scores of pieces where others list merges: of the pairs that make
+    a piece, the one that makes the best is merged first.
     """
-    special_ids = frozenset(special.values())
     ids = {token: token_id for token_id, token in enumerate(tokens)}
-    score_of = {token: scores[i] for token, i in ids.items() if i not in special_ids}
-    unknown = next((token for token, i in special.items() if token == "<unk>" and i in control_ids), None)
+    outside = {*control, *added}
+    score_of = {token: scores[token_id] for token, token_id in ids.items() if token not in outside}
+    unknown = "<unk>" if "<unk>" in control else None
+    merges = _merges(score_of, ids)
     pipeline = Tokenizer(
-        models.BPE(
-            vocab=ids, merges=_merges(score_of, ids), byte_fallback=True, fuse_unk=True, unk_token=unknown
-        )
+        models.BPE(vocab=ids, merges=merges, byte_fallback=True, fuse_unk=True, unk_token=unknown)
     )
-    steps = [normalizers.Prepend(_BLANK)] if add_space_prefix else []
-    pipeline.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", _BLANK)])
-    return PieceTokenizer(pipeline, special=special, control_ids=control_ids, to_bytes=bytes_of_piece)
+    blanks = normalizers.Replace(" ", _BLANK)
+    prefixed = normalizers.Sequence([normalizers.Prepend(_BLANK), blanks])
+    pipeline.normalizer = prefixed if add_space_prefix else blanks
+    _add(pipeline, added)
+    return PieceTokenizer(pipeline, control=control, spelled=bytes_of_piece)
 
 
 def bytes_of_piece(piece: str) -> bytes:
-    """What a SentencePiece piece stands for: `<0xE2>` is one byte, a low line in block form is a space."""
+    """What a SentencePiece piece stands for: `<0xE2>` is one byte, U+2581 is a space."""
     if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
         return bytes.fromhex(piece[3:5])
     return piece.replace(_BLANK, " ").encode()
+
+
+def _add(pipeline: Any, words: Iterable[str]) -> None:
+    pipeline.add_tokens([AddedToken(word, normalized=False, special=False) for word in sorted(words)])
 
 
 def _merges(score_of: Mapping[str, float], ids: Mapping[str, int]) -> list[tuple[str, str]]:

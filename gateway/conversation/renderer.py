@@ -7,6 +7,7 @@ give the same rendering.
 from collections.abc import Sequence
 from datetime import datetime
 from hashlib import blake2b
+from typing import Any
 
 from gateway.conversation.messages import Message, normalize, strings_of
 from gateway.conversation.runs import Guard, Rendering, SpecialTokens
@@ -44,25 +45,28 @@ class Renderer:
 
         To continue the final message is to leave its turn open, so that goes without a generation prompt.
         """
+        if continue_final_message:
+            _check_continuation(messages, add_generation_prompt)
+        try:
+            guard, hidden = self._hide(messages)
+        except RecursionError:
+            raise TemplateRefused("the messages nest too deeply to be rendered") from None
+        mark = guard.mark() if continue_final_message else None
+        if mark is not None:
+            hidden[-1]["content"] += mark
+        rendered = self._template.render(hidden, now=now, add_generation_prompt=add_generation_prompt)
+        if mark is not None:
+            rendered = _cut_at(rendered, mark)
+        return Rendering(guard.split(rendered, written=self._written), self._model)
+
+    def _hide(self, messages: Sequence[Message]) -> tuple[Guard, list[dict[str, Any]]]:
         template = self._template
         plain = normalize(
             messages, names_developer=template.names_developer, names_tool_calls=template.names_tool_calls
         )
-        guard = Guard(self._guarded, texts=[*strings_of(plain), *template.texts])
-        hidden = [{"role": message["role"]} | guard.hide(_without_role(message)) for message in plain]
-        if continue_final_message:
-            _check_continuation(messages, add_generation_prompt)
-            mark = guard.mark()
-            hidden[-1]["content"] += mark
-        rendered = template.render(hidden, now=now, add_generation_prompt=add_generation_prompt)
-        if continue_final_message:
-            rendered = _cut_at(rendered, mark)
-        return Rendering(guard.split(rendered, written=self._written), self._model)
-
-
-def _without_role(message: Message) -> dict[str, object]:
-    # Templates build tokens from roles; a role is one of a few words, not free text.
-    return {key: value for key, value in message.items() if key != "role"}
+        guard = Guard(self._guarded, texts=[*strings_of(plain), *template.texts], spoken=template.words)
+        # Templates build tokens from roles, so roles stay as they are: one of a few words, not free text.
+        return guard, [guard.hide(message) | {"role": message["role"]} for message in plain]
 
 
 def _check_continuation(messages: Sequence[Message], add_generation_prompt: bool) -> None:

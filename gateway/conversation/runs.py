@@ -63,24 +63,30 @@ class SpecialTokens:
     def places_to_hide(self, text: str) -> set[int]:
         """The positions of characters without which no special token can touch this text, even at its edges.
 
-        A text that begins or ends with a part of a spelling could complete one with what the template writes
-        beside it.
+        A text that begins or ends with a part of a spelling, or is one, could complete one with what the
+        template writes beside it.
         """
         places = {match.start() for match in self.matches(text)}
         reach = range(1, min(len(text), self._longest - 1) + 1)
         places |= {len(text) - k for k in reach if text[-k:] in self._heads}
         places |= {k - 1 for k in reach if text[:k] in self._tails}
-        if len(text) < self._longest and not text.isspace() and any(text in s for s in self.spellings):
-            places.add(len(text) - len(text.lstrip()))
+        first = len(text) - len(text.lstrip())
+        if first < len(text) < self._longest and any(text in spelling for spelling in self.spellings):
+            places.add(first)
         return places
 
 
 class Guard:
     """Hides special tokens in the strings of one request, and splits what was rendered from it."""
 
-    def __init__(self, special: SpecialTokens, *, texts: Iterable[str]) -> None:
-        """`texts` are all that the rendering may be made of: no character of theirs is used for hiding."""
+    def __init__(
+        self, special: SpecialTokens, *, texts: Iterable[str], spoken: frozenset[str] = frozenset()
+    ) -> None:
+        """`texts` are all that the rendering may be made of: no character of theirs is used for hiding. Words
+        that the template itself speaks are left alone, since it may compare with them.
+        """
         self._special = special
+        self._spoken = spoken
         self._unused = _unused_characters(texts)
         self._hidden: dict[str, str] = {}  # character -> its stand-in
 
@@ -119,6 +125,8 @@ class Guard:
         return tuple(unit for unit in units if unit != "")
 
     def _hide_text(self, text: str) -> str:
+        if text in self._spoken:
+            return text
         places = self._special.places_to_hide(text)
         if not places:
             return text

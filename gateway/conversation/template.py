@@ -6,6 +6,7 @@ template do ends in text or in TemplateRefused, and the date comes from the call
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
@@ -35,6 +36,7 @@ class ChatTemplate:
     def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
         """Raises ValueError when the source is no template."""
         self.source = source
+        self.words = frozenset(re.findall(r"\w+", source))
         self.names_developer = "developer" in source
         self.names_tool_calls = "tool_calls" in source
         self._words = {"bos_token": bos_token, "eos_token": eos_token}

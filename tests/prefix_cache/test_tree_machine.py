@@ -1,4 +1,5 @@
-"""The tree and its pool against a plain model: random leases over few tokens, few blocks and causal memory.
+"""The tree and its pool against a plain model: random leases over few tokens, few blocks and causal
+memory.
 """
 
 from dataclasses import dataclass

@@ -39,7 +39,8 @@ def answer_alone(prompt: Sequence[int], sampling: SamplingParams, choice: int) -
 
 
 class FakeRunner:
-    """Runs steps over digests. Every span must compute something and find its predecessors in its own blocks.
+    """Runs steps over digests. Every span must compute something and find its predecessors in its own
+    blocks.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:

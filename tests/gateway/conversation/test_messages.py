@@ -64,4 +64,4 @@ def test_arguments_that_are_no_object_stay_text(arguments: str) -> None:
 
 
 def test_strings_are_found_at_any_depth() -> None:
-    assert strings_of([{"a": ["b", {"c": 1}]}, None, ("d",)]) == ["a", "c", "b", "d"]
+    assert strings_of([{"a": ["b", {"c": 1}]}, None, ("d",)]) == ["a", "b", "c", "d"]

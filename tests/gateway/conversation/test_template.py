@@ -38,7 +38,7 @@ def test_loops_may_be_left_early() -> None:
 
 
 def test_the_template_s_own_refusal_is_passed_on() -> None:
-    with pytest.raises(TemplateRefused, match="^Only user and assistant roles are supported$"):
+    with pytest.raises(TemplateRefused, match=r"^Only user and assistant roles are supported$"):
         rendered("{{ raise_exception('Only user and assistant roles are supported') }}")
 
 

@@ -13,7 +13,7 @@ from gateway.conversation.vocabulary import Vocabulary
 CORPUS = (
     "the other day the weather was there, and then they gathered hello world hello there 123 1234 2024",
     "I'm sure it's what we've said: they'll come, don't they? He'd know. THE END'S NEAR   and   more\n\n\n",
-    "Größe naïve café 日本語の文章 世界 мир    x = y;\n\tz == 'w'\r\n 你好 🍕🍕 ...!!! ((()))",
+    "Größe naïve café 日本語の文章 世界 мир   x = y;\n\tz == 'w'\r\n 🍕🍕 ...!!! (())",
 )
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|im", "<think>", "</think>")
 CONTROL_IDS = frozenset(range(4))

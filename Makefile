@@ -1,0 +1,49 @@
+# Two commands: `make serve` and `make test`. Both set up what is missing, on a machine with Python 3.11+, pip and make.
+#   make serve PORT=8080 HOST=127.0.0.1 DATA=/var/lib/stemma CONFIG=configs/default.toml
+
+PYTHON ?= python3
+VENV ?= .venv
+PIP_ARGS ?=
+SERVE_ARGS = $(if $(CONFIG),--config $(CONFIG)) $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(DATA),--data $(DATA))
+
+BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime-installed
+TOOLS := $(VENV)/.tools-installed
+
+.PHONY: serve pull test check format clean
+.DELETE_ON_ERROR:
+
+serve: $(RUNTIME)
+	@$(BIN)/stemma serve $(SERVE_ARGS)
+
+pull: $(RUNTIME)
+	@$(BIN)/stemma pull $(if $(DATA),--data $(DATA))
+
+test: $(TOOLS)
+	@$(BIN)/stemma pull --data data
+	$(BIN)/python -m pytest
+
+check: $(TOOLS)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(TOOLS)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("Stemma needs Python 3.11 or newer, and this is " + sys.version.split()[0] + ": run make with PYTHON=python3.11, for one" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "python -m venv failed: on Debian and Ubuntu, install python3-venv" >&2; exit 1; }
+
+$(RUNTIME): pyproject.toml requirements.lock | $(BIN)/python
+	$(BIN)/python -m pip install $(PIP_ARGS) --constraint requirements.lock --editable .
+	@touch $@
+
+$(TOOLS): $(RUNTIME)
+	$(BIN)/python -m pip install $(PIP_ARGS) --constraint requirements.lock --editable '.[dev]'
+	@touch $@

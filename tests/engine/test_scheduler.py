@@ -1,0 +1,147 @@
+"""The scheduler's policies: order, fairness, budgets and who is shed."""
+
+import pytest
+
+from engine.errors import RequestRefused
+from engine.scheduler import Limits
+from engine.sequence import SamplingParams
+from engine.step import Step
+from tests.simulation.harness import Simulation
+
+
+def simulation(num_blocks: int = 64, *, max_batch_tokens: int = 64, **limits: int) -> Simulation:
+    values = {"max_sequences": 8, **limits}
+    return Simulation(num_blocks, 4, Limits(max_batch_tokens=max_batch_tokens, **values))
+
+
+def prompt(num_tokens: int, first: int = 0) -> list[int]:
+    """A prompt that shares nothing with one that has another first token."""
+    return [first, *([1] * (num_tokens - 1))]
+
+
+def asking(max_tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens)
+
+
+def spans_of(step: Step | None) -> dict[str, int]:
+    """Tokens computed for each request."""
+    assert step is not None
+    return {span.sequence.request_id: span.end - span.start for span in step.spans}
+
+
+def test_decodes_come_before_prefill_and_prefill_is_chunked() -> None:
+    """A long prompt never delays a running answer by more than one step of the budget."""
+    sim = simulation(max_batch_tokens=16)
+    sim.add("old", prompt(4), asking(20))
+    sim.step()
+    sim.add("new", prompt(40, first=2), asking(1))
+
+    steps = [spans_of(sim.step()) for _ in range(3)]
+
+    assert steps == [{"old": 1, "new": 15}] * 2 + [{"old": 1, "new": 10}]
+
+
+def test_a_second_request_shares_what_the_first_has_computed_so_far() -> None:
+    sim = simulation(max_batch_tokens=16)
+    sim.add("first", prompt(40), asking(1))
+    sim.add("second", prompt(40), asking(1))
+    sim.drain()
+
+    assert sim.runner.num_computed == 40 + 8
+    assert sim.scheduler.counters.num_cached_tokens == 32
+
+
+def test_small_requests_pass_one_that_lacks_blocks() -> None:
+    """And the big one runs as soon as there is room for it; equals stay in order."""
+    sim = simulation(num_blocks=20, max_overtaken=64)
+    sim.add("holder", prompt(40), asking(16))
+    sim.step()
+    sim.add("big", prompt(44, first=2), asking(4))
+    for number in range(3):
+        sim.add(f"small{number}", prompt(4, first=3 + number), asking(2))
+    sim.drain()
+
+    ends = list(sim.ends)
+    assert ends == [("small0", 0), ("small1", 0), ("small2", 0), ("holder", 0), ("big", 0)]
+
+
+def test_nobody_is_overtaken_more_often_than_the_limit() -> None:
+    """Two pass; the third waits until the big one has started, which the holder must end for."""
+    sim = simulation(num_blocks=20, max_overtaken=2)
+    sim.add("holder", prompt(40), asking(16))
+    sim.step()
+    sim.add("big", prompt(44, first=2), asking(4))
+    for number in range(5):
+        sim.add(f"small{number}", prompt(4, first=3), asking(2))
+    sim.drain()
+
+    ends = [request_id for request_id, _ in sim.ends]
+    assert ends[:3] == ["small0", "small1", "holder"]
+
+
+def test_the_youngest_is_shed_and_the_oldest_goes_on() -> None:
+    sim = simulation(num_blocks=10)
+    sim.add("old", prompt(12), asking(24))
+    sim.step()
+    sim.add("young", prompt(12, first=2), asking(24))
+    sim.drain()
+
+    assert sim.scheduler.counters.num_preemptions > 0
+    assert list(sim.ends) == [("old", 0), ("young", 0)]
+    assert [len(answer) for answer in sim.answers.values()] == [24, 24]
+
+
+def test_choices_compute_the_prompt_once() -> None:
+    """Each further choice computes the prompt's last token only, in a copy of its last block."""
+    sim = simulation()
+    sim.add("r", prompt(30), asking(1), choices=4)
+    sim.drain()
+
+    assert sim.runner.num_computed == 30 + 3
+    assert sim.cache.num_copied == 3
+
+
+def test_when_the_leading_choice_leaves_another_leads() -> None:
+    sim = simulation(max_batch_tokens=16)
+    sim.add("r", prompt(40), asking(3), choices=3)
+    sim.step(while_in_flight=lambda: sim.scheduler.abort("r", 0, sim.now))
+    sim.drain()
+
+    assert sorted(sim.ends) == [("r", 1), ("r", 2)]
+    assert sim.cache.ledger.num_held == 0
+
+
+def test_a_failed_step_ends_all_choices_of_its_requests() -> None:
+    sim = simulation()
+    sim.add("r", prompt(30), asking(3), choices=3)
+    step = sim.scheduler.schedule(now=1.0)
+    assert step is not None
+
+    gone = sim.scheduler.abandon(step, now=1.0)
+
+    sim.scheduler.check_invariants()
+    assert {sequence.choice for sequence in gone} == {0, 1, 2}
+    assert not sim.scheduler.has_work
+    assert sim.cache.ledger.num_free == sim.num_blocks
+
+
+def test_no_more_sequences_run_than_allowed() -> None:
+    sim = simulation(max_sequences=2)
+    for number in range(5):
+        sim.add(str(number), prompt(4, first=number), asking(4))
+
+    while sim.scheduler.has_work:
+        step = sim.step()
+        assert step is not None
+        assert len(step.spans) <= 2
+
+
+def test_what_could_never_run_is_refused() -> None:
+    sim = simulation(num_blocks=4)
+
+    with pytest.raises(RequestRefused, match="16"):
+        sim.add("r", prompt(10), asking(7))
+    sim.add("r", prompt(10), asking(6))
+    sim.drain()
+
+    assert len(sim.answers["r", 0]) == 6
