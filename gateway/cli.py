@@ -67,7 +67,7 @@ def migrate(settings: Settings) -> None:
     try:
         upgrade(settings.database_url)
     except SQLAlchemyError as error:
-        raise _UserError(f"database.url: {error}") from None
+        raise _UserError(f"database.url: {str(error).splitlines()[0]}") from None
 
 
 _COMMANDS = {"serve": serve, "pull": pull, "migrate": migrate}

@@ -45,7 +45,9 @@ async def run_server(settings: Settings, model_path: Path) -> None:
         engine = EngineProcess(settings.engine_config(model_path))
         async with _services(settings, engine, prompts) as services:
             app = build_app(settings, services)
-            server = DrainingServer(app, services.lifecycle, drain_seconds=settings.server.drain_seconds)
+            server = DrainingServer(
+                app, services.lifecycle, drain_seconds=settings.server.drain_seconds, cut=engine.close
+            )
             greeting = _greeting(settings.server.host, listener.getsockname()[1], services.catalog.name)
             keeper = asyncio.create_task(_keep(engine, server, greeting))
             try:

@@ -1,7 +1,7 @@
 """The HTTP server, and how it ends.
 
     first SIGTERM or Ctrl-C    drain: new requests get 503, running ones may end within the limit
-    second one                 end at once
+    second one                 cut what still runs, and end
 
 The listening socket is bound before the engine is started, so a port in use costs nothing.
 """
@@ -9,6 +9,7 @@ The listening socket is bound before the engine is started, so a port in use cos
 import signal
 import socket
 import time
+from collections.abc import Awaitable, Callable
 from types import FrameType
 
 import uvicorn
@@ -19,8 +20,10 @@ from gateway.lifecycle import Lifecycle
 
 __all__ = ["AddressUnavailable", "DrainingServer", "bind"]
 
-# what is left when draining ends is cancelled, and has this long to clean up
-_CANCEL_SECONDS = 1
+Cut = Callable[[], Awaitable[None]]
+
+# clients of what was cut have this long to hear of it
+_FAREWELL_SECONDS = 1
 
 
 class AddressUnavailable(Exception):
@@ -30,7 +33,8 @@ class AddressUnavailable(Exception):
 class DrainingServer(uvicorn.Server):
     """uvicorn, but a signal drains instead of closing the door at once."""
 
-    def __init__(self, app: ASGIApp, lifecycle: Lifecycle, *, drain_seconds: float) -> None:
+    def __init__(self, app: ASGIApp, lifecycle: Lifecycle, *, drain_seconds: float, cut: Cut) -> None:
+        """`cut` ends the work that is left when draining is over; it is awaited at most once."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -38,7 +42,7 @@ class DrainingServer(uvicorn.Server):
                 access_log=False,
                 lifespan="off",
                 server_header=False,
-                timeout_graceful_shutdown=_CANCEL_SECONDS,
+                timeout_graceful_shutdown=_FAREWELL_SECONDS,
             )
         )
         # sse-starlette would cut every stream at the first signal
@@ -46,21 +50,24 @@ class DrainingServer(uvicorn.Server):
         self.lifecycle = lifecycle
         self.drain_seconds = drain_seconds
         self.drain_ends = float("inf")
+        self.cut = cut
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Called by uvicorn for every signal."""
         if self.lifecycle.is_draining:
-            self.should_exit = self.force_exit = True
+            self.force_exit = self.should_exit
+            self.drain_ends = 0.0
             return
         self.lifecycle.is_draining = True
         self.drain_ends = time.monotonic() + self.drain_seconds
 
     async def on_tick(self, counter: int) -> bool:
         """Called by uvicorn ten times a second; True ends the server."""
-        if self.lifecycle.is_draining and (
-            self.lifecycle.num_requests == 0 or time.monotonic() >= self.drain_ends
-        ):
-            self.should_exit = True
+        if self.lifecycle.is_draining:
+            is_late = time.monotonic() >= self.drain_ends
+            if is_late:
+                await self.cut()
+            self.should_exit = is_late or self.lifecycle.num_requests == 0
         return await super().on_tick(counter)
 
     def stop(self) -> None:

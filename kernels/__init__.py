@@ -17,6 +17,7 @@ __all__ = ["Kernels"]
 class Kernels:
     """One implementation of every operation. Chosen once and passed on; nobody below asks which it is."""
 
+    linear: Callable[[Tensor, Tensor | None], Callable[[Tensor], Tensor]]
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], Tensor]
     rope_store_kv: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]

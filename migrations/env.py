@@ -4,6 +4,7 @@ import asyncio
 
 from alembic import context
 from sqlalchemy import Connection, pool
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from gateway.store.tables import Base
@@ -20,10 +21,16 @@ def apply(connection: Connection) -> None:
 async def migrate() -> None:
     """Connect, migrate, disconnect."""
     database = create_async_engine(context.config.attributes["url"], poolclass=pool.NullPool)
-    async with database.connect() as connection:
-        await connection.run_sync(apply)
-        await connection.commit()
-    await database.dispose()
+    try:
+        async with database.connect() as connection:
+            await connection.run_sync(apply)
+            await connection.commit()
+    except OperationalError:
+        # the driver's thread still reports to this loop after a connection that failed
+        await asyncio.sleep(0.1)
+        raise
+    finally:
+        await database.dispose()
 
 
 asyncio.run(migrate())

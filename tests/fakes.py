@@ -77,6 +77,7 @@ class ScriptedEngine:
     logprob: float = -0.5
     num_running: int = 0
     num_aborted: int = 0
+    _closed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def generate(self, submit: Submit) -> AsyncGenerator[TokenEvent]:
         """One step emits the next token of every choice that still speaks."""
@@ -103,6 +104,10 @@ class ScriptedEngine:
     def abort(self, request_id: str, choice: int | None = None) -> None:
         """Remembered; `generate` acts on it at its next step."""
         self.aborts.append((request_id, choice))
+
+    async def close(self) -> None:
+        """End what stalls, as an engine that shuts down does."""
+        self._closed.set()
 
     async def stats(self) -> EngineStats:
         """What a test may look at; the rest is zero."""
@@ -141,7 +146,8 @@ class ScriptedEngine:
     async def _event(self, submit: Submit, choice: int, step: int) -> TokenEvent:
         script = self.scripts[min(choice, len(self.scripts) - 1)]
         if step == script.stall_after:
-            await asyncio.Event().wait()
+            await self._closed.wait()
+            raise EngineStopping("closed")
         if step == script.fail_after:
             raise self.failure
         token_ids = list(script.token_ids[step : step + 1])

@@ -31,6 +31,9 @@ _PLAIN_BPE: dict[str, tuple[Any, ...]] = {
     "byte_fallback": (None, False),
 }
 
+# Nothing adds, drops or pads ids at the ends of a text.
+_WHOLE: dict[str, None] = {"post_processor": None, "truncation": None, "padding": None}
+
 
 def read_folder(folder: Path) -> TextModel:
     """Raises TokenizerUnsupported, ValueError for a broken file, OSError."""
@@ -58,26 +61,16 @@ def tokenizer_of_json(data: Mapping[str, Any]) -> Tokenizer:
     special = {token["content"]: token["id"] for token in added}
     control_ids = frozenset(token["id"] for token in added if token.get("special"))
     vocabulary = _byte_level(data, special, control_ids)
-    if vocabulary is not None and vocabulary.merges_in_order_of_ids():
+    if vocabulary is not None and vocabulary.suits_ranks():
         return ByteBPE(vocabulary)
-    bare = {**data, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
-    if isinstance(vocab := data["model"].get("vocab"), list):
-        # A unigram model finds its pieces in any text: a special one gets a spelling that no text has.
-        ids = frozenset(special.values())
-        hidden = [[f"\x00{place}", score] for place, (_, score) in enumerate(vocab)]
-        pieces = [hidden[place] if place in ids else piece for place, piece in enumerate(vocab)]
-        bare["model"] = {**data["model"], "vocab": pieces}
+    control = {spelling: token_id for spelling, token_id in special.items() if token_id in control_ids}
+    parts = msgspec.json.encode([data.get("decoder"), data.get("pre_tokenizer")])
     try:
-        pipeline = Pipeline.from_str(msgspec.json.encode(bare).decode())
-    except Exception as error:
+        pipeline = Pipeline.from_str(msgspec.json.encode({**data, **_WHOLE}).decode())
+    except Exception as error:  # the library raises Exception itself
         raise TokenizerUnsupported(f"tokenizer.json cannot be read: {error}") from error
-    is_byte_level = b'"ByteLevel"' in msgspec.json.encode([data.get("decoder"), data.get("pre_tokenizer")])
-    return PieceTokenizer(
-        pipeline,
-        special=special,
-        control_ids=control_ids,
-        to_bytes=to_bytes if is_byte_level else bytes_of_piece,
-    )
+    spelled = to_bytes if b'"ByteLevel"' in parts else bytes_of_piece
+    return PieceTokenizer(pipeline, control=control, spelled=spelled)
 
 
 def _byte_level(

@@ -58,16 +58,15 @@ def _tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     model = metadata.get(_KEYS + "model")
     if model == "gpt2":
         vocabulary = _vocabulary(metadata)
-        if vocabulary.merges_in_order_of_ids():
-            return ByteBPE(vocabulary)
-        return byte_level_pipeline(vocabulary)
+        return ByteBPE(vocabulary) if vocabulary.suits_ranks() else byte_level_pipeline(vocabulary)
     if model == "llama":
         special, control_ids = _special(metadata)
+        control = {spelling: token_id for spelling, token_id in special.items() if token_id in control_ids}
         return sentencepiece_pipeline(
             metadata[_KEYS + "tokens"],
             metadata[_KEYS + "scores"],
-            special=special,
-            control_ids=control_ids,
+            control=control,
+            added=special.keys() - control.keys(),
             add_space_prefix=bool(metadata.get(_KEYS + "add_space_prefix", True)),
         )
     raise TokenizerUnsupported(

@@ -32,11 +32,16 @@ class Vocabulary:
         ids = (token_id for token_id in range(len(self.tokens)) if token_id not in special_ids)
         return {to_bytes(self.tokens[token_id]): token_id for token_id in ids if self.tokens[token_id]}
 
-    def merges_in_order_of_ids(self) -> bool:
-        """Whether the ids of what merges make only grow, each from parts with lower ids or single bytes.
+    def suits_ranks(self) -> bool:
+        """Whether ids may serve as ranks: merges stand in the order of ids, and no text is cut out before
+        words.
 
-        Only then may ids serve as ranks. Several merges may make the same token.
+        In order means that the ids of what merges make only grow, each from parts with lower ids or from
+        single bytes; several merges may make the same token. Some models add runs of blanks to a vocabulary,
+        which are then found in any text before it is cut into words.
         """
+        if any(spelling.isspace() for spelling in self.special):
+            return False
         id_of = {spelling: token_id for token_id, spelling in enumerate(self.tokens)}
         latest = -1
         for left, right in self.merges:

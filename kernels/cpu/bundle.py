@@ -5,6 +5,7 @@ import torch
 
 from kernels import Kernels
 from kernels.copy_blocks import copy_blocks_reference
+from kernels.cpu.linear import linear
 from kernels.cpu.paged_attention import paged_attention
 from kernels.cpu.rms_norm import add_rms_norm, rms_norm
 from kernels.cpu.rope_store_kv import rope_store_kv
@@ -19,6 +20,7 @@ def build() -> Kernels:
     numba.config.THREADING_LAYER_PRIORITY = ["omp", "workqueue", "tbb"]
     numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
     return Kernels(
+        linear=linear,
         rms_norm=rms_norm,
         add_rms_norm=add_rms_norm,
         rope_store_kv=rope_store_kv,

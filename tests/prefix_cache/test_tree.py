@@ -50,8 +50,8 @@ def test_the_worked_example() -> None:
     compute(cache, ann, ids(1, 10))
     assert ann.blocks == [0, 1, 2]
 
-    # 2. While she runs, Ben sends the same first nine tokens and another tenth. He holds her full blocks, and a
-    #    copy of the one token that they share in the third: she still writes there.
+    # 2. While she runs, Ben sends the same first nine tokens and another tenth. He holds her full blocks, and
+    #    a copy of the one token that they share in the third: she still writes there.
     ben = acquire(cache, [*ids(1, 9), 99, 98])
     assert ben is not None
     assert (ben.num_matched, ben.blocks) == (9, [0, 1, 3])

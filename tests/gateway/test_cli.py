@@ -1,0 +1,87 @@
+"""The command: a user's mistake is one line and exit code 1, never a traceback."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+from gateway.serving import bind
+
+KEYS = '[[keys]]\nkey = "0123456789abcdef"\ntenant = "a"\n'
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that a failing command says."""
+    assert main(arguments) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert len(lines) == 1, err
+    assert lines[0].startswith("stemma: ")
+    return lines[0]
+
+
+def test_a_misspelt_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "a.toml"
+    config.write_text("[server]\nprot = 1\n")
+
+    assert "server.prot" in complaint(capsys, "serve", "--config", str(config))
+
+
+def test_an_open_address_without_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "API keys" in complaint(capsys, "serve", "--host", "0.0.0.0")
+
+
+def test_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = complaint(capsys, "serve", "--data", str(tmp_path), "--model", str(tmp_path / "none.gguf"))
+
+    assert "none.gguf" in said
+
+
+def test_a_model_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "a.gguf"
+    model.write_bytes(b"not a model")
+
+    said = complaint(capsys, "serve", "--data", str(tmp_path / "d"), "--model", str(model), "--port", "0")
+
+    assert "a.gguf" in said
+
+
+def test_a_port_in_use_costs_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "a.gguf"
+    model.write_bytes(b"never read")
+    with bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = str(taken.getsockname()[1])
+
+        said = complaint(capsys, "serve", "--data", str(tmp_path), "--model", str(model), "--port", port)
+
+    assert f"port {port}" in said
+
+
+def test_a_data_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+
+    assert "data" in complaint(capsys, "migrate", "--data", str(tmp_path / "file" / "data"))
+
+
+def test_a_database_that_cannot_be_reached(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEMMA_DATABASE__URL", f"sqlite+aiosqlite:///{tmp_path}/no/such/folder/a.sqlite3")
+
+    assert "database.url" in complaint(capsys, "migrate", "--data", str(tmp_path))
+
+
+def test_migrate_makes_a_database_in_the_data_folder(tmp_path: Path) -> None:
+    assert main(["migrate", "--data", str(tmp_path / "data")]) == 0
+    assert main(["migrate", "--data", str(tmp_path / "data")]) == 0
+
+    assert (tmp_path / "data" / "stemma.sqlite3").is_file()
+
+
+def test_without_a_command_the_usage_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+
+    assert "serve" in capsys.readouterr().err
