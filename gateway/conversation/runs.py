@@ -46,7 +46,9 @@ class SpecialTokens:
     def __init__(self, ids: Mapping[str, int]) -> None:
         self.ids = dict(ids)
         self.spellings = sorted((spelling for spelling in ids if spelling), key=lambda s: (-len(s), s))
-        self._find = re.compile("|".join(map(re.escape, self.spellings)) or r"(?!)")
+        either = "|".join(map(re.escape, self.spellings)) or r"(?!)"
+        self._find = re.compile(either)
+        self._starts = re.compile(f"(?={either})")  # finds those that overlap, too
         self._heads = {spelling[:k] for spelling in self.spellings for k in range(1, len(spelling))}
         self._tails = {spelling[k:] for spelling in self.spellings for k in range(1, len(spelling))}
         self._longest = max(map(len, self.spellings), default=0)
@@ -63,17 +65,22 @@ class SpecialTokens:
     def places_to_hide(self, text: str) -> set[int]:
         """The positions of characters without which no special token can touch this text, even at its edges.
 
-        A text that begins or ends with a part of a spelling, or is one, could complete one with what the
-        template writes beside it.
+        Edges count with and without blanks around the text, since templates like to trim.
         """
-        places = {match.start() for match in self.matches(text)}
+        places = {match.start() for match in self._starts.finditer(text)}
+        trimmed = text.strip()
+        first = text.find(trimmed)
+        return places | self._edges(text) | {first + place for place in self._edges(trimmed)}
+
+    def _edges(self, text: str) -> set[int]:
+        """Where a text begins or ends with a part of a spelling, or is one: what stands beside it could complete
+        it.
+        """
         reach = range(1, min(len(text), self._longest - 1) + 1)
-        places |= {len(text) - k for k in reach if text[-k:] in self._heads}
-        places |= {k - 1 for k in reach if text[:k] in self._tails}
-        first = len(text) - len(text.lstrip())
-        if first < len(text) < self._longest and any(text in spelling for spelling in self.spellings):
-            places.add(first)
-        return places
+        heads = {len(text) - k for k in reach if text[-k:] in self._heads}
+        tails = {k - 1 for k in reach if text[:k] in self._tails}
+        is_part = reach and not text.isspace() and any(text in spelling for spelling in self.spellings)
+        return heads | tails | ({0} if is_part else set())
 
 
 class Guard:
@@ -115,14 +122,18 @@ class Guard:
 
     def split(self, rendered: str, *, written: SpecialTokens) -> tuple[int | str, ...]:
         """The units of a rendered prompt; `written` are the tokens to look for in it."""
-        back = str.maketrans({stand_in: character for character, stand_in in self._hidden.items()})
         units: list[int | str] = []
         start = 0
         for match in written.matches(rendered):
-            units += [rendered[start : match.start()].translate(back), written.ids[match[0]]]
+            units += [self._show(rendered[start : match.start()]), written.ids[match[0]]]
             start = match.end()
-        units.append(rendered[start:].translate(back))
+        units.append(self._show(rendered[start:]))
         return tuple(unit for unit in units if unit != "")
+
+    def _show(self, text: str) -> str:
+        for character, stand_in in self._hidden.items():
+            text = text.replace(stand_in, character)
+        return text
 
     def _hide_text(self, text: str) -> str:
         if text in self._spoken:

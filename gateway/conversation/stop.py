@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 __all__ = ["StopMatcher"]
 
+_NOTHING = (0, "")
+
 
 class StopMatcher:
     """Watches one choice. Empty stop strings are not allowed."""
@@ -18,35 +20,35 @@ class StopMatcher:
         assert all(stops), "an empty stop string would match at once"
         self._include_stop = include_stop
         self._needles = [_Needle(stop) for stop in sorted(set(stops), key=lambda stop: (-len(stop), stop))]
-        self._held = ("", 0)  # a stop string, and how many characters of it are held back
+        self._held = _NOTHING  # how many characters are held back, and the stop string that they begin
         self.matched: str | None = None  # the stop string that ended the text
 
     def push(self, text: str) -> tuple[str, bool]:
         """What may be sent now, and whether a stop string has ended the text; then nothing is let through."""
         if self.matched is not None:
             return "", True
-        for end, character in enumerate(text, start=self._held[1] + 1):
+        for end, character in enumerate(text, start=self._held[0] + 1):
             # Every needle reads every character; the longest comes first, so it wins a tie.
             hits = [needle for needle in self._needles if needle.reads(character)]
             if hits:
                 self.matched = hits[0].text
                 sent = self._first(end if self._include_stop else end - len(self.matched), text)
-                self._held = ("", 0)
+                self._held = _NOTHING
                 return sent, True
-        longest = max(self._needles, key=lambda needle: needle.num_matched, default=_Needle(" "))
-        sent = self._first(self._held[1] + len(text) - longest.num_matched, text)
-        self._held = (longest.text, longest.num_matched)
+        held = max(((needle.num_matched, needle.text) for needle in self._needles), default=_NOTHING)
+        sent = self._first(self._held[0] + len(text) - held[0], text)
+        self._held = held
         return sent, False
 
     def flush(self) -> str:
         """At the end of the text: what was held back and belongs to it after all."""
-        held = self._first(self._held[1], "")
-        self._held = ("", 0)
+        held = self._first(self._held[0], "")
+        self._held = _NOTHING
         return held
 
     def _first(self, count: int, text: str) -> str:
         """The first characters of what was held back and of what came now, together."""
-        stop, num_held = self._held
+        num_held, stop = self._held
         return stop[: min(count, num_held)] + text[: max(count - num_held, 0)]
 
 

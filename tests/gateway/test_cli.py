@@ -1,13 +1,20 @@
 """The command: a user's mistake is one line and exit code 1, never a traceback."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from gateway.cli import main
 from gateway.serving import bind
 
-KEYS = '[[keys]]\nkey = "0123456789abcdef"\ntenant = "a"\n'
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """`serve` sets the log up for the whole process, on a stream that ends with the test."""
+    yield
+    structlog.reset_defaults()
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -6,14 +6,32 @@ from hypothesis import strategies as st
 
 from gateway.conversation.runs import Guard, Rendering, SpecialTokens, TooManyPrivateCharacters
 
-IDS = {"<|im_start|>": 1, "<|im_end|>": 2, "<|im": 3, "<s>": 4, "[A]": 5}
+IDS = {"<|im_start|>": 1, "<|im_end|>": 2, "<|im": 3, "<s>": 4, "[A]": 5, "<a<": 6, "<b>": 7}
 SPECIAL = SpecialTokens(IDS)
 PRIVATE = [*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE)]
 
 # parts that make special tokens when they come together, and stand-ins that a guard might choose
 clients_text = st.lists(
     st.sampled_from(
-        ["<", "|", "im_", "im", "end", "start", "|>", ">", "s", "[", "A", "]", " ", "\ue000", "\ue001"]
+        [
+            "<",
+            "|",
+            "im_",
+            "im",
+            "end",
+            "start",
+            "|>",
+            ">",
+            "s",
+            "[",
+            "A",
+            "]",
+            " ",
+            "a",
+            "b",
+            "\ue000",
+            "\ue001",
+        ]
     )
 ).map("".join)
 
@@ -32,11 +50,17 @@ def test_clients_text_yields_no_special_token_even_at_its_edges(a: str, b: str) 
     hidden_a, hidden_b = guard.hide([a, b])
 
     # the template writes parts of special tokens right beside what clients wrote
-    rendered = f"<|im_start|>{hidden_a}<|im_end|>{hidden_b}<s>[{hidden_a}]<{hidden_b}>"
+    rendered = f"<|im_start|>{hidden_a}<|im_end|>{hidden_b}<s>[{hidden_a}]<{hidden_b.strip()}>"
 
     units = guard.split(rendered, written=SPECIAL)
     assert ids(units) == [1, 2, 4]
-    assert plain(units) == f"{a}{b}[{a}]<{b}>"
+    assert plain(units) == f"{a}{b}[{a}]<{b.strip()}>"
+
+
+def test_tokens_that_overlap_are_all_hidden() -> None:
+    guard = Guard(SPECIAL, texts=[])
+
+    assert guard.split("x" + guard.hide("<a<b>"), written=SPECIAL) == ("x<a<b>",)
 
 
 @given(clients_text)

@@ -1,0 +1,1 @@
+"""Load and measurements, above every room. Commands start these as processes; nothing imports them."""
