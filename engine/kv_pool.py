@@ -36,7 +36,7 @@ class KVPool:
         copy_blocks: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None],
     ) -> None:
         blocks = (config.num_layers, num_blocks, config.num_kv_heads)
-        # The slots of a block stand side by side for keys and below each other for values: see docs/data-layout.md.
+        # A block's slots stand side by side for keys, below each other for values: see docs/data-layout.md.
         self.keys = torch.empty(*blocks, config.head_dim, block_size, dtype=dtype, device=device)
         self.values = torch.empty(*blocks, block_size, config.head_dim, dtype=dtype, device=device)
         self.layers = tuple(zip(self.keys.unbind(), self.values.unbind(), strict=True))

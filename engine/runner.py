@@ -7,7 +7,6 @@ for it.
 
 import os
 
-
 import torch
 
 from engine.batch import Batch, build_batch

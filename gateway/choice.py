@@ -1,9 +1,8 @@
 """One answer as it grows: token ids in, text out, as much as may be told.
 
 The same assembler serves streams and whole answers, so the joined pieces of a stream are the whole answer.
-It holds back half characters and what may be the start of a stop string, and the log-probabilities of
-tokens whose text is still held back. A stop string ends the answer at the token that completes it; later
-tokens do not count.
+It holds back half characters and what may be the start of a stop string, and log-probabilities until text
+goes out again. A stop string ends the answer at the token that completes it; later tokens do not count.
 """
 
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ __all__ = ["Choice", "Piece"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """News of one answer. Log-probabilities are of tokens whose text is in this or an earlier piece."""
+    """News of one answer. Log-probabilities come with the first text that is told after their tokens."""
 
     index: int
     text: str

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from engine.errors import EngineError
-from gateway.launch import ModelUnreadable, run_server, version
+from gateway.launch import CannotServe, run_server, version
 from gateway.logs import configure_logs
 from gateway.pull import PullError, pull_default
 from gateway.serving import AddressUnavailable
@@ -28,7 +28,7 @@ class _UserError(Exception):
     """Something that the user can mend."""
 
 
-_USER_ERRORS = (BadSettings, PullError, AddressUnavailable, ModelUnreadable, EngineError, _UserError)
+_USER_ERRORS = (BadSettings, PullError, AddressUnavailable, CannotServe, EngineError, _UserError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -25,6 +25,7 @@ from starlette.responses import Response
 from starlette.types import ExceptionHandler
 
 from engine.errors import EngineDied, EngineError, EngineStopping, RequestRefused
+from gateway.record import record_of
 
 __all__ = [
     "BodyTooLarge",
@@ -186,10 +187,11 @@ async def _on_disconnect(_request: Request, _error: Exception) -> Response:
     return error_response(ClientGone("The client closed the connection."))
 
 
-async def _on_anything_else(_request: Request, _error: Exception) -> Response:
-    return error_response(
-        InternalError("Something failed inside the server. Its log names this request by its x-request-id.")
-    )
+async def _on_anything_else(request: Request, _error: Exception) -> Response:
+    """Starlette answers here outside every layer of ours, so the id is set here too."""
+    failure = InternalError("Something failed inside the server. Its log has this request's x-request-id.")
+    failure.headers["x-request-id"] = record_of(request).request_id
+    return error_response(failure)
 
 
 exception_handlers: dict[int | type[Exception], ExceptionHandler] = {

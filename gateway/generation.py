@@ -84,8 +84,8 @@ class Generation:
             self.record.finish_reason = choice.finish_reason
         if choice.hit_stop_string:
             self.services.engine.abort(self.submit.request_id, choice.index)
-        else:
-            self.services.prompts.record(self.prompt, choice.text, choice.token_ids)
+        # an answer whose text was cut is told apart there: its ids say more than was sent
+        self.services.prompts.record(self.prompt, choice.text, choice.token_ids)
         if all(each.is_finished for each in self.choices):
             self.record.outcome = "completed"
             self.record.completion_tokens = self.usage.completion_tokens

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from engine.client import Engine, EngineProcess
+from engine.client import EngineProcess
 from gateway.app import build_app
 from gateway.catalog import Catalog
 from gateway.conversation.prompt import Prompts, load_prompts
@@ -26,11 +26,11 @@ from gateway.settings import Settings
 from gateway.store.database import open_database
 from gateway.store.usage import UsageLog
 
-__all__ = ["ModelUnreadable", "run_server", "version"]
+__all__ = ["CannotServe", "run_server", "version"]
 
 
-class ModelUnreadable(Exception):
-    """The model's files cannot be used; the message says what is wrong with which."""
+class CannotServe(Exception):
+    """A file that serving needs cannot be used; the message says which, and what is wrong with it."""
 
 
 def version() -> str:
@@ -39,16 +39,26 @@ def version() -> str:
 
 
 async def run_server(settings: Settings, model_path: Path) -> None:
-    """Serve until a signal. Raises AddressUnavailable, ModelUnreadable, and EngineError from the start."""
+    """Serve until a signal. Raises AddressUnavailable, CannotServe, and EngineError from the start."""
     with bind(settings.server.host, settings.server.port) as listener:
         prompts = _load_prompts(settings, model_path)
+        namespaces = _load_namespaces(settings)
         engine = EngineProcess(settings.engine_config(model_path))
-        async with _services(settings, engine, prompts) as services:
+        async with _usage_log(settings, metrics := Metrics()) as usage:
+            services = Services(
+                engine=engine,
+                prompts=prompts,
+                catalog=_catalog(settings),
+                namespaces=namespaces,
+                metrics=metrics,
+                usage=usage,
+                lifecycle=Lifecycle(),
+            )
             app = build_app(settings, services)
             server = DrainingServer(
                 app, services.lifecycle, drain_seconds=settings.server.drain_seconds, cut=engine.close
             )
-            greeting = _greeting(settings.server.host, listener.getsockname()[1], services.catalog.name)
+            greeting = _greeting(settings, listener.getsockname()[1])
             keeper = asyncio.create_task(_keep(engine, server, greeting))
             try:
                 await server.serve(sockets=[listener])
@@ -60,7 +70,23 @@ def _load_prompts(settings: Settings, model_path: Path) -> Prompts:
     try:
         return load_prompts(model_path, transcript_bytes=settings.conversation.transcript_bytes)
     except (OSError, ValueError) as error:
-        raise ModelUnreadable(f"{model_path}: {error}") from None
+        raise CannotServe(f"{model_path}: {error}") from None
+
+
+def _load_namespaces(settings: Settings) -> Namespaces:
+    try:
+        return Namespaces(load_secret(settings.data / "namespaces.key"))
+    except (OSError, ValueError) as error:
+        raise CannotServe(str(error)) from None
+
+
+def _catalog(settings: Settings) -> Catalog:
+    return Catalog(
+        name=settings.model.served_name,
+        aliases=settings.model.aliases,
+        created=int(time.time()),
+        version=version(),
+    )
 
 
 async def _keep(engine: EngineProcess, server: DrainingServer, greeting: str) -> None:
@@ -74,38 +100,26 @@ async def _keep(engine: EngineProcess, server: DrainingServer, greeting: str) ->
 
 
 @asynccontextmanager
-async def _services(settings: Settings, engine: Engine, prompts: Prompts) -> AsyncIterator[Services]:
-    """The collaborators, with usage being written for as long as they are used."""
-    metrics = Metrics()
+async def _usage_log(settings: Settings, metrics: Metrics) -> AsyncIterator[UsageLog]:
+    """A log that is written for as long as it is used."""
     database = open_database(settings.database_url)
     usage = UsageLog(database, metrics.usage_dropped)
     writer = asyncio.create_task(usage.run())
     try:
-        yield Services(
-            engine=engine,
-            prompts=prompts,
-            catalog=Catalog(
-                name=settings.model.served_name,
-                aliases=settings.model.aliases,
-                created=int(time.time()),
-                version=version(),
-            ),
-            namespaces=Namespaces(load_secret(settings.data / "namespaces.key")),
-            metrics=metrics,
-            usage=usage,
-            lifecycle=Lifecycle(),
-        )
+        yield usage
     finally:
         await _cancel(writer)
         await database.dispose()
 
 
-def _greeting(host: str, port: int, model: str) -> str:
+def _greeting(settings: Settings, port: int) -> str:
     """Where to knock, and a line that does."""
+    host, model = settings.server.host, settings.model.served_name
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+    key = ' -H "authorization: Bearer $STEMMA_KEY"' if settings.keys else ""
     return (
         f"Stemma serves {model} at {url}\n\n"
-        f"    curl {url}/chat/completions -H 'content-type: application/json' \\\n"
+        f"    curl {url}/chat/completions -H 'content-type: application/json'{key} \\\n"
         f'      -d \'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}\'\n'
     )
 

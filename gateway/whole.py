@@ -13,7 +13,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine.errors import EngineError
 from gateway.choice import Choice
 from gateway.errors import ClientGone
 from gateway.generation import Generation
@@ -36,7 +35,7 @@ async def _collect(generation: Generation, *, with_logprobs: bool) -> ChatComple
         async with aclosing(generation.pieces()) as pieces:
             async for piece in pieces:
                 entries[piece.index].extend(piece.logprobs)
-    except EngineError:
+    except Exception:
         generation.record.outcome = "failed"
         raise
     catalog = generation.services.catalog

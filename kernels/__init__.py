@@ -25,7 +25,7 @@ class Kernels:
     silu_and_mul: Callable[[Tensor], Tensor]
     copy_blocks: Callable[[Tensor, Tensor, Tensor], None]
 
-    # A machine need not have what the other implementations are made of, so each is imported when it is chosen.
+    # A machine need not have what the others are made of, so each is imported when it is chosen.
 
     @staticmethod
     def for_device(device: str) -> "Kernels":
@@ -33,6 +33,8 @@ class Kernels:
         match device:
             case "cpu":
                 return Kernels.cpu()
+            case "cuda":
+                return Kernels.triton()
             case _:
                 raise ValueError(f"there are no kernels for the device {device!r}")
 
@@ -40,6 +42,11 @@ class Kernels:
     def cpu() -> "Kernels":
         """Compiled for this machine's processor; runs on as many threads as torch does."""
         return _build("kernels.cpu.bundle")
+
+    @staticmethod
+    def triton() -> "Kernels":
+        """Triton's, for a GPU."""
+        return _build("kernels.gpu")
 
     @staticmethod
     def reference() -> "Kernels":

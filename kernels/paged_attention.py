@@ -4,14 +4,110 @@ out[t, h] = sum of weight[j] * value[j, h // group] over the positions j <= posi
 
     weight = softmax(scale * query[t, h] . key[j, h // group])
 
-A span is the last part of its sequence: query token i of a span of n stands at position context_len - n + i.
-Its own keys and values are in the pool already. Decoding is a span of one. Slots past a sequence's context may
-hold anything; none of it reaches a result.
+A span is the last part of its sequence: query token i of a span of n stands at position context_len - n +
+i. Its own keys and values are in the pool already. Decoding is a span of one. Slots past a sequence's
+context may hold anything; none of it reaches a result.
 """
 
 import torch
+import triton
+import triton.language as tl
 
-__all__ = ["paged_attention_reference"]
+__all__ = ["paged_attention", "paged_attention_reference"]
+
+
+def paged_attention(
+    query: torch.Tensor,  # [num_tokens, num_heads, head_dim]
+    keys: torch.Tensor,  # [num_blocks, num_kv_heads, head_dim, block_size]
+    values: torch.Tensor,  # [num_blocks, num_kv_heads, block_size, head_dim]
+    block_tables: torch.Tensor,  # [num_sequences, max_blocks] int32
+    context_lens: torch.Tensor,  # [num_sequences] int32
+    cu_seqlens_q: torch.Tensor,  # [num_sequences + 1] int32
+    scale: float,
+) -> torch.Tensor:  # as query
+    """One program a query token and key head. Blocks hold a power of two of tokens."""
+    for tensor in (query, keys, values, block_tables):
+        assert tensor.is_contiguous(), "programs count elements from the first"
+    num_tokens, num_heads, head_dim = query.shape
+    num_kv_heads, block_size = keys.shape[1], keys.shape[3]
+    tokens = torch.arange(num_tokens, dtype=torch.int32, device=query.device)
+    sequences = torch.searchsorted(cu_seqlens_q[1:], tokens, right=True, out_int32=True)
+    visible = (context_lens - cu_seqlens_q[1:])[sequences] + tokens + 1
+    out = torch.empty_like(query)
+    group = num_heads // num_kv_heads
+    _paged_attention_kernel[(num_tokens, num_kv_heads)](
+        query,
+        keys,
+        values,
+        block_tables,
+        sequences,
+        visible,
+        out,
+        scale,
+        num_kv_heads,
+        group,
+        head_dim,
+        block_tables.shape[1],
+        BLOCK_SIZE=block_size,
+        GROUP=triton.next_power_of_2(group),
+        DIMS=triton.next_power_of_2(head_dim),
+    )
+    return out
+
+
+@triton.jit
+def _paged_attention_kernel(
+    query_ptr,
+    keys_ptr,
+    values_ptr,
+    tables_ptr,
+    sequences_ptr,
+    visible_ptr,
+    out_ptr,
+    scale,
+    num_kv_heads,
+    group,
+    head_dim,
+    max_blocks,
+    BLOCK_SIZE: tl.constexpr,  # a power of two
+    GROUP: tl.constexpr,  # a power of two, at least group
+    DIMS: tl.constexpr,  # a power of two, at least head_dim
+):
+    token, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    num_visible = tl.load(visible_ptr + token)
+    table_ptr = tables_ptr + tl.load(sequences_ptr + token).to(tl.int64) * max_blocks
+    heads, dims, places = tl.arange(0, GROUP), tl.arange(0, DIMS), tl.arange(0, BLOCK_SIZE)
+    rows = (token * num_kv_heads + kv_head) * group + heads
+    query_inside = (heads < group)[:, None] & (dims < head_dim)[None, :]
+    query_places = rows[:, None] * head_dim + dims[None, :]
+    query = tl.load(query_ptr + query_places, mask=query_inside, other=0.0).to(tl.float32) * scale
+    running_max = tl.full((GROUP,), float("-inf"), tl.float32)
+    running_sum = tl.zeros((GROUP,), tl.float32)
+    acc = tl.zeros((GROUP, DIMS), tl.float32)
+    for start in range(0, num_visible, BLOCK_SIZE):
+        block = tl.load(table_ptr + start // BLOCK_SIZE).to(tl.int64)
+        base = (block * num_kv_heads + kv_head) * head_dim * BLOCK_SIZE
+        seen = start + places < num_visible  # later slots may hold anything, NaN too: they are not loaded
+        key = tl.load(
+            keys_ptr + base + dims[:, None] * BLOCK_SIZE + places[None, :],
+            mask=(dims < head_dim)[:, None] & seen[None, :],
+            other=0.0,
+        ).to(tl.float32)  # [DIMS, BLOCK_SIZE]
+        value = tl.load(
+            values_ptr + base + places[:, None] * head_dim + dims[None, :],
+            mask=seen[:, None] & (dims < head_dim)[None, :],
+            other=0.0,
+        ).to(tl.float32)  # [BLOCK_SIZE, DIMS]
+        scores = tl.sum(query[:, :, None] * key[None, :, :], axis=1)  # [GROUP, BLOCK_SIZE]
+        scores = tl.where(seen[None, :], scores, float("-inf"))
+        new_max = tl.maximum(running_max, tl.max(scores, axis=1))
+        shrink = tl.exp(running_max - new_max)
+        weights = tl.exp(scores - new_max[:, None])
+        running_sum = running_sum * shrink + tl.sum(weights, axis=1)
+        acc = acc * shrink[:, None] + tl.sum(weights[:, :, None] * value[None, :, :], axis=1)
+        running_max = new_max
+    out = (acc / running_sum[:, None]).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + query_places, out, mask=query_inside)
 
 
 def paged_attention_reference(

@@ -6,8 +6,66 @@ The residual stream is float32 whatever the weights are, so that what the layers
 """
 
 import torch
+import triton
+import triton.language as tl
 
-__all__ = ["add_rms_norm_reference", "rms_norm_reference"]
+__all__ = ["add_rms_norm", "add_rms_norm_reference", "rms_norm", "rms_norm_reference"]
+
+
+def rms_norm(
+    x: torch.Tensor,  # [..., size], float32 or as weight
+    weight: torch.Tensor,  # [size]
+    eps: float,
+) -> torch.Tensor:  # [..., size], as weight
+    """One program a row."""
+    assert x.is_contiguous(), "rows lie one after the other"
+    out = torch.empty(x.shape, dtype=weight.dtype, device=x.device)
+    size = len(weight)
+    _rms_norm_kernel[(x.numel() // size,)](x, weight, out, eps, size, SIZE=triton.next_power_of_2(size))
+    return out
+
+
+def add_rms_norm(
+    x: torch.Tensor,  # [num_tokens, size], as weight
+    residual: torch.Tensor,  # [num_tokens, size] float32
+    weight: torch.Tensor,  # [size]
+    eps: float,
+) -> torch.Tensor:  # [num_tokens, size], as weight
+    """One program a row. Adds x to the residual in place."""
+    assert x.is_contiguous(), "rows lie one after the other"
+    assert residual.is_contiguous(), "rows lie one after the other"
+    out = torch.empty_like(x)
+    size = len(weight)
+    _add_rms_norm_kernel[(len(x),)](x, residual, weight, out, eps, size, SIZE=triton.next_power_of_2(size))
+    return out
+
+
+@triton.jit
+def _normalize(row, weight_ptr, dims, inside, eps, size):
+    weight = tl.load(weight_ptr + dims, mask=inside, other=0.0).to(tl.float32)
+    return row * tl.rsqrt(tl.sum(row * row) / size + eps) * weight
+
+
+@triton.jit
+def _rms_norm_kernel(x_ptr, weight_ptr, out_ptr, eps, size, SIZE: tl.constexpr):  # SIZE: a power of two
+    start = tl.program_id(0).to(tl.int64) * size
+    dims = tl.arange(0, SIZE)
+    inside = dims < size
+    row = tl.load(x_ptr + start + dims, mask=inside, other=0.0).to(tl.float32)  # [SIZE]
+    normed = _normalize(row, weight_ptr, dims, inside, eps, size)
+    tl.store(out_ptr + start + dims, normed.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _add_rms_norm_kernel(x_ptr, residual_ptr, weight_ptr, out_ptr, eps, size, SIZE: tl.constexpr):
+    start = tl.program_id(0).to(tl.int64) * size
+    dims = tl.arange(0, SIZE)
+    inside = dims < size
+    row = tl.load(residual_ptr + start + dims, mask=inside, other=0.0)  # [SIZE]
+    row += tl.load(x_ptr + start + dims, mask=inside, other=0.0).to(tl.float32)
+    tl.store(residual_ptr + start + dims, row, mask=inside)
+    normed = _normalize(row, weight_ptr, dims, inside, eps, size)
+    tl.store(out_ptr + start + dims, normed.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def rms_norm_reference(

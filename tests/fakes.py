@@ -5,7 +5,7 @@ from array import array
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.errors import EngineError, EngineStopping
+from engine.errors import EngineStopping
 from engine.messages import EngineInfo, EngineStats, FinishReason, Submit, TokenEvent, TokenLogprob
 
 __all__ = ["ByteTokenizer", "Script", "ScriptedEngine", "engine_info"]
@@ -71,7 +71,7 @@ class ScriptedEngine:
     is_ready: bool = True
     step_seconds: float = 0.0
     num_cached_tokens: int = 0
-    failure: EngineError = field(default_factory=lambda: EngineStopping("stopping"))
+    failure: Exception = field(default_factory=lambda: EngineStopping("stopping"))
     submits: list[Submit] = field(default_factory=list)
     aborts: list[tuple[str, int | None]] = field(default_factory=list)
     logprob: float = -0.5
@@ -89,12 +89,11 @@ class ScriptedEngine:
             while waiting:
                 await asyncio.sleep(self.step_seconds)
                 for choice in sorted(waiting):
-                    if (submit.request_id, choice) in self.aborts:
-                        self._end(waiting, choice, aborted=True)
-                        continue
+                    # an abort arrives late: the step that runs still speaks
+                    is_aborted = (submit.request_id, choice) in self.aborts
                     event = await self._event(submit, choice, step)
-                    if event.finish_reason is not None:
-                        self._end(waiting, choice, aborted=False)
+                    if is_aborted or event.finish_reason is not None:
+                        self._end(waiting, choice, aborted=is_aborted)
                     yield event
                 step += 1
         finally:

@@ -1,1 +1,2 @@
-"""Models: what a checkpoint says about itself, and the decoder that runs it. Knows no file format's bytes and no device."""
+"""Models: what a checkpoint says about itself, and the decoder that runs it. Knows no file format's bytes
+and no device."""

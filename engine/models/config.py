@@ -1,7 +1,8 @@
 """What distinguishes one Llama-shaped model from another, as data.
 
-Owns the figures that the decoder reads, and nothing about where they came from. A model that differs in anything
-that is not written here cannot be run exactly, and is refused by name before its weights are read.
+Owns the figures that the decoder reads, and nothing about where they came from. A model that differs in
+anything that is not written here cannot be run exactly, and is refused by name before its weights are
+read.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
 """A Llama-shaped decoder over paged keys and values, driven by its config.
 
-Owns the fused weights and the order of the operations. What a token may attend to is an argument, and so is the
-memory of keys and values: a forward pass leaves no trace but what it writes into the slots of its own tokens.
+Owns the fused weights and the order of the operations. What a token may attend to is an argument, and so
+is the memory of keys and values: a forward pass leaves no trace but what it writes into the slots of its
+own tokens.
 """
 
 from collections.abc import Callable

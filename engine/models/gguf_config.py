@@ -1,7 +1,7 @@
 """A GGUF file's metadata as a ModelConfig.
 
-Owns the metadata keys that describe a model's shape. Frequency factors that the file keeps as a tensor are the
-loader's to add.
+Owns the metadata keys that describe a model's shape. Frequency factors that the file keeps as a tensor
+are the loader's to add.
 """
 
 from typing import Any

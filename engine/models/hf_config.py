@@ -1,7 +1,7 @@
 """A folder's config.json as a ModelConfig.
 
-Owns the keys of that file, old and new spellings. Whatever a key may say that the decoder does not do is refused
-here by name.
+Owns the keys of that file, old and new spellings. Whatever a key may say that the decoder does not do is
+refused here by name.
 """
 
 from typing import Any

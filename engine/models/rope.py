@@ -1,6 +1,7 @@
 """Rotary positions: the frequencies of each head dimension, and the angles of a step's tokens.
 
-Owns the arithmetic, which is float32 in the order that checkpoints were trained with. Rotation itself is a kernel's.
+Owns the arithmetic, which is float32 in the order that checkpoints were trained with. Rotation itself is
+a kernel's.
 """
 
 import math
@@ -38,7 +39,7 @@ def linear_divisors(head_dim: int, factor: float) -> tuple[float, ...]:
 
 
 def llama3_divisors(theta: float, head_dim: int, scaling: Mapping[str, float]) -> tuple[float, ...]:
-    """Llama 3.1's stretch: long wavelengths are divided by `factor`, short ones stay, those between are blended."""
+    """Llama 3.1's stretch: slow frequencies are divided by `factor`, fast ones stay, the rest is blended."""
     factor, original = scaling["factor"], scaling["original_max_position_embeddings"]
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     divisors = []

@@ -45,7 +45,7 @@ def _halves(groups: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _nibbles(packed: torch.Tensor) -> torch.Tensor:
-    """Byte j holds element j in its low half and element j + 16 in its high half: [num_groups, 32] float32."""
+    """Byte j holds element j in its low half and j + 16 in its high half: [num_groups, 32] float32."""
     out = torch.empty(len(packed), 32)
     out[:, :16] = packed & 15
     out[:, 16:] = packed >> 4

@@ -1,7 +1,7 @@
 """A GGUF file as weights: its names become ours, and its rearrangements are undone.
 
-Owns what is particular to the format: names, and the order of rows in which a rotating kernel of another engine
-wants queries and keys.
+Owns what is particular to the format: names, and the order of rows in which a rotating kernel of another
+engine wants queries and keys.
 """
 
 from dataclasses import replace

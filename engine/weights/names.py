@@ -1,7 +1,7 @@
 """The one set of names and shapes under which the decoder knows its weights.
 
-Owns the list. The invariant: what a loader hands on holds exactly these tensors, each in its shape, so a weight that
-is missing, misshapen or left over is found before the first step.
+Owns the list. The invariant: what a loader hands on holds exactly these tensors, each in its shape, so a
+weight that is missing, misshapen or left over is found before the first step.
 """
 
 import torch

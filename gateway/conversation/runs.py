@@ -73,9 +73,7 @@ class SpecialTokens:
         return places | self._edges(text) | {first + place for place in self._edges(trimmed)}
 
     def _edges(self, text: str) -> set[int]:
-        """Where a text begins or ends with a part of a spelling, or is one: what stands beside it could complete
-        it.
-        """
+        """Where a text begins or ends with a part of a spelling, or is one: neighbours may complete it."""
         reach = range(1, min(len(text), self._longest - 1) + 1)
         heads = {len(text) - k for k in reach if text[-k:] in self._heads}
         tails = {k - 1 for k in reach if text[:k] in self._tails}

@@ -108,7 +108,7 @@ class ChatRoute:
             continue_final_message=bool(chat.continue_final_message),
         )
         try:
-            # a long text would keep every other stream waiting; for a short one a thread costs more than it saves
+            # a long text would keep every other stream waiting; a short one is not worth a thread
             return await asyncio.to_thread(render) if num_characters > _LONG_TEXT else render()
         except ValueError as refusal:
             raise InvalidRequest(f"{refusal}"[:500], param="messages") from None

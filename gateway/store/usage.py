@@ -90,8 +90,11 @@ class UsageLog:
                 await asyncio.sleep(_PAUSE_SECONDS)
                 await self._write_all()
         finally:
-            async with asyncio.timeout(_FLUSH_SECONDS):
-                await self._write_all()
+            try:
+                async with asyncio.timeout(_FLUSH_SECONDS):
+                    await self._write_all()
+            except TimeoutError:
+                self._log.warning("usage.not_written", rows=len(self._rows), reason="timeout")
 
     async def _write_all(self) -> None:
         while self._rows:

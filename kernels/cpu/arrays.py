@@ -10,7 +10,7 @@ __all__ = ["as_array"]
 
 
 def as_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """A float32 array, or uint16 for bfloat16. The tensor is contiguous and lies in the processor's memory."""
+    """A float32 array, or uint16 for bfloat16. The tensor is contiguous, in the processor's memory."""
     assert tensor.is_contiguous(), "compiled kernels count elements from the first"
     if tensor.dtype == torch.bfloat16:
         bits: npt.NDArray[np.uint16] = tensor.view(torch.uint16).numpy()

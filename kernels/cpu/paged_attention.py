@@ -1,21 +1,23 @@
 """Attention of ragged spans over paged keys and values, compiled for the CPU.
 
-The work is cut into tasks of at most TILE_TOKENS query tokens x the query heads of one key head x SEGMENT_TOKENS
-of context, so that a key or value that was loaded and widened serves many rows. A task leaves its rows' maxima,
-sums and unnormalized outputs; a second pass joins the segments of each row in their order. Where a row's segments
-begin and in which order anything is added depends on positions alone, never on the rest of the batch.
+The work is cut into tasks of at most TILE_TOKENS query tokens x the query heads of one key head x
+SEGMENT_TOKENS of context, so that a key or value that was loaded and widened serves many rows. A task
+leaves its rows' maxima, sums and unnormalized outputs; a second pass joins the segments of each row in
+their order. Where a row's segments begin and in which order anything is added depends on positions alone,
+never on the rest of the batch.
 """
 
 import math
+from typing import Any
 
 import numba
 import numpy as np
 import torch
 
 from kernels.cpu.arrays import as_array
+from kernels.cpu.tiles import accumulate, store_tile, zero_tile
 from kernels.cpu.vectors import (
     LANES,
-    accumulate,
     add,
     broadcast,
     exp,
@@ -27,10 +29,8 @@ from kernels.cpu.vectors import (
     multiply,
     multiply_add,
     store,
-    store_tile,
     subtract,
     total,
-    zero_tile,
 )
 
 __all__ = ["paged_attention"]
@@ -48,9 +48,8 @@ def paged_attention(
     cu_seqlens_q: torch.Tensor,  # [num_sequences + 1] int32
     scale: float,
 ) -> torch.Tensor:  # as query
-    """The operation that `kernels.paged_attention` defines. Blocks and heads are multiples of LANES."""
-    assert query.is_contiguous() and keys.is_contiguous() and values.is_contiguous()
-    assert keys.shape[3] % LANES == 0 and keys.shape[2] >= LANES, "blocks and heads fill whole vectors"
+    """The operation that `kernels.paged_attention` defines."""
+    _check_shape(keys.shape[2], keys.shape[3])
     out = torch.empty_like(query)
     _paged_attention(
         as_array(query),
@@ -64,6 +63,16 @@ def paged_attention(
         as_array(out),
     )
     return out
+
+
+def _check_shape(head_dim: int, block_size: int) -> None:
+    if block_size % LANES or SEGMENT_TOKENS % block_size:
+        raise ValueError(
+            f"blocks of {block_size} tokens: on a CPU the block size is a multiple of {LANES} that divides "
+            f"{SEGMENT_TOKENS}"
+        )
+    if head_dim < LANES:
+        raise ValueError(f"heads of {head_dim} dimensions: on a CPU a head has at least {LANES}")
 
 
 @numba.njit
@@ -92,7 +101,7 @@ def _plan(context_lens, cu_seqlens_q):
     return tasks
 
 
-def _score_rows(rows):
+def _score_rows(rows: int) -> Any:
     """Compile the scores of `rows` query rows against one block's tokens."""
 
     @numba.njit
@@ -107,7 +116,7 @@ def _score_rows(rows):
     return score
 
 
-def _weigh_rows(rows):
+def _weigh_rows(rows: int) -> Any:
     """Compile the sum of a segment's values, weighted by `rows` rows of scores."""
 
     @numba.njit

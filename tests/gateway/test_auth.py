@@ -29,8 +29,9 @@ def test_a_key_names_its_tenant_and_its_rights(keyring: Keyring) -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [None, b"", b"Bearer", b"Bearer ", b"Basic " + ALICE.encode(), b"Bearer k\xe9y", b"Bearer " + b"x" * 10**6,
-     ALICE.encode(), b"Bearer " + ALICE.encode() + b"x", b"Bearer " + ALICE.encode()[:-1]],
+    [None, b"", b"Bearer", b"Bearer ", b"Basic " + ALICE.encode(), b"Bearer k\xe9y",
+     b"Bearer " + b"x" * 10**6, ALICE.encode(), b"Bearer " + ALICE.encode() + b"x",
+     b"Bearer " + ALICE.encode()[:-1]],
 )  # fmt: skip
 def test_anything_but_a_known_key_is_refused(keyring: Keyring, header: bytes | None) -> None:
     with pytest.raises(Unauthorized) as refusal:

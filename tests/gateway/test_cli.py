@@ -1,5 +1,7 @@
 """The command: a user's mistake is one line and exit code 1, never a traceback."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,3 +94,13 @@ def test_without_a_command_the_usage_is_shown(capsys: pytest.CaptureFixture[str]
         main([])
 
     assert "serve" in capsys.readouterr().err
+
+
+def test_the_gateways_process_never_loads_torch() -> None:
+    program = (
+        "import sys, gateway.cli; print([name for name in sys.modules if name in ('torch', 'transformers')])"
+    )
+
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert loaded.stdout == "[]\n"

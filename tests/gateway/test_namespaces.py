@@ -22,9 +22,9 @@ def test_two_askers_share_a_namespace_only_if_they_are_the_same(
     assert (NAMESPACES.of(tenant, salt) == NAMESPACES.of(other_tenant, other_salt)) == same
 
 
-def test_the_secret_decides_the_namespace() -> None:
+def test_the_secret_decides_the_namespace_and_does_not_show() -> None:
     assert NAMESPACES.of("a") != Namespaces(b"x" * 32).of("a")
-    assert b"k" * 32 != NAMESPACES.secret or "kkkk" not in repr(NAMESPACES)
+    assert "kkkk" not in repr(NAMESPACES)
 
 
 def test_the_secret_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:

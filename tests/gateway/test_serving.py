@@ -12,8 +12,8 @@ import pytest
 
 from gateway.app import build_app
 from gateway.conversation.prompt import Prompts
-from gateway.serving import AddressUnavailable, DrainingServer, bind
 from gateway.services import Services
+from gateway.serving import AddressUnavailable, DrainingServer, bind
 from gateway.settings import Settings
 from tests.fakes import ByteTokenizer, Script, ScriptedEngine
 from tests.gateway.talk import CHAT, body, chat, content_of, error_of, events_of, finish_of

@@ -16,7 +16,6 @@ from tests.gateway.talk import (
     choices_of,
     content_of,
     error_of,
-    events_of,
     finish_of,
     stream,
 )
@@ -76,7 +75,7 @@ def test_every_end_is_told_once_after_all_text(client: httpx.Client, max_tokens:
 @pytest.mark.parametrize("options", [{}, {"stream_options": None}, {"stream_options": {}},
                                      {"stream_options": {"include_usage": None}}])  # fmt: skip
 def test_without_being_asked_no_chunk_has_usage(client: httpx.Client, options: dict[str, object]) -> None:
-    assert all("usage" not in chunk for chunk in stream(client, **options)[:-1])
+    assert all(chunk["choices"] and "usage" not in chunk for chunk in stream(client, **options)[:-1])
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -174,14 +173,14 @@ def test_below_min_tokens_no_stop_string_ends_the_answer(
 def test_choices_that_end_at_different_times_are_all_complete(
     client: httpx.Client, engine: ScriptedEngine, tokenizer: ByteTokenizer
 ) -> None:
-    texts = ["a", "abcd", "", "ab"]
+    texts = ["a", "abcdef", "", "abababab"]
     engine.scripts = [Script([tokenizer.id_of(letter) for letter in text]) for text in texts]
 
     events = stream(client, n=4, stop="d", stream_options={"include_usage": True})
 
-    assert [content_of(events, index) for index in range(4)] == ["a", "abc", "", "ab"]
+    assert [content_of(events, index) for index in range(4)] == ["a", "abc", "", "abababab"]
     assert [finish_of(events, index) for index in range(4)] == [["stop"]] * 4
-    assert events[-2]["usage"]["completion_tokens"] == 1 + 4 + 0 + 2
+    assert events[-2]["usage"]["completion_tokens"] == 1 + 4 + 0 + 8
 
 
 def test_joined_logprobs_are_the_text(
@@ -193,8 +192,15 @@ def test_joined_logprobs_are_the_text(
     told = [entry for choice in choices_of(events) for entry in (choice["logprobs"] or {}).get("content", ())]
 
     assert [entry["token"] for entry in told] == [" that", "\n", "是", r"bytes:\xe2\x82", r"bytes:\xac"]
-    assert bytes(sum((entry["bytes"] for entry in told), [])).decode() == content_of(events)
+    assert b"".join([bytes(entry["bytes"]) for entry in told]).decode() == content_of(events)
     assert told == chat(client, logprobs=True).json()["choices"][0]["logprobs"]["content"]
+
+
+def test_a_token_that_ends_the_answer_has_one_logprob(client: httpx.Client) -> None:
+    events = stream(client, logprobs=True, max_tokens=2)
+
+    told = [(choice["logprobs"] or {}).get("content", []) for choice in choices_of(events)]
+    assert [len(entries) for entries in told] == [0, 1, 1, 0]
 
 
 def test_a_failure_in_the_middle_is_one_error_event_and_the_end(
@@ -224,12 +230,12 @@ def test_a_request_that_fails_validation_is_no_stream(client: httpx.Client, engi
     assert engine.submits == []
 
 
-def test_an_idle_stream_is_kept_alive_by_comments(engine: ScriptedEngine, prompts: Prompts) -> None:
-    engine.scripts = [Script([], stall_after=0)]
+def test_an_idle_stream_is_kept_alive_by_comments(prompts: Prompts) -> None:
+    silent = ScriptedEngine([Script([], stall_after=0)])
     settings = Settings.model_validate({"server": {"ping_seconds": 0.02}})
 
     with (
-        live_server(scripted_services(engine, prompts), settings) as live,
+        live_server(scripted_services(silent, prompts), settings) as live,
         httpx.stream("POST", live.url + CHAT, json=body(stream=True)) as response,
     ):
         assert next(response.iter_lines()) == ": keep-alive"

@@ -1,4 +1,4 @@
-"""The command `stemma serve` on the default model, started once, for tests that only a real model can pass."""
+"""The command `stemma serve` on the default model, for tests that only a real model can pass."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ class ServedModel:
 
 @contextmanager
 def stemma_serve(model_path: Path, data: Path, **settings: str) -> Iterator[ServedModel]:
-    """Start the command, wait until it is ready, and end it with SIGTERM. Settings are environment variables."""
+    """Start the command, wait until it is ready, end it with SIGTERM. Settings are environment variables."""
     with bind("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
     arguments = ["serve", "--port", str(port), "--data", str(data), "--model", str(model_path)]

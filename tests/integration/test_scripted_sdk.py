@@ -26,7 +26,7 @@ def tokenizer() -> ByteTokenizer:
 
 @pytest.fixture
 def engine(tokenizer: ByteTokenizer) -> ScriptedEngine:
-    pieces = ["Hel", "lo ", b"\xf0\x9f", b"\x8d\x95", "!"]
+    pieces: list[str | bytes] = ["Hel", "lo ", b"\xf0\x9f", b"\x8d\x95", "!"]
     return ScriptedEngine([Script([tokenizer.id_of(piece) for piece in pieces])], num_cached_tokens=4)
 
 

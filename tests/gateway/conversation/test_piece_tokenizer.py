@@ -1,5 +1,6 @@
 """Tokenizers beside tiktoken: SentencePiece by its own rule, and byte-level vocabularies in any order."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given, settings
@@ -12,7 +13,6 @@ from gateway.conversation.piece_tokenizer import (
     sentencepiece_pipeline,
 )
 from gateway.conversation.split_patterns import SMOLLM
-from gateway.conversation.vocabulary import Vocabulary
 from tests.gateway.conversation.test_byte_bpe import REFERENCES, VOCABULARIES
 from tests.gateway.conversation.vocabularies import texts
 
@@ -78,13 +78,7 @@ def shuffled() -> PieceTokenizer:
     """The same merges with ids turned round, so that ids are no ranks."""
     plain = VOCABULARIES[SMOLLM]
     turned = [*plain.tokens[:6], *reversed(plain.tokens[6:])]
-    vocabulary = Vocabulary(
-        tokens=turned,
-        merges=plain.merges,
-        special=plain.special,
-        control_ids=plain.control_ids,
-        pattern=SMOLLM,
-    )
+    vocabulary = replace(plain, tokens=turned)
     assert not vocabulary.suits_ranks()
     return byte_level_pipeline(vocabulary)
 

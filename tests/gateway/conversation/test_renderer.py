@@ -1,5 +1,6 @@
 """Messages become typed runs, and an answer to be continued stays open."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 from gateway.conversation.byte_bpe import ByteBPE
 from gateway.conversation.renderer import ContinuationRefused, Renderer
 from gateway.conversation.runs import Rendering
+from gateway.conversation.split_patterns import SMOLLM
 from gateway.conversation.template import CHATML, ChatTemplate, TemplateRefused
+from tests.gateway.conversation.vocabularies import trained_vocabulary
 
 NOW = datetime(2026, 3, 1)
 START, END = 1, 2
@@ -98,6 +101,20 @@ def test_a_template_that_trims_keeps_the_end_of_what_is_continued(tiny: ByteBPE,
     ).units
 
     assert units[-1] == f"assistant\n{content}"
+
+
+def test_a_template_that_repeats_the_continued_message_is_cut_after_the_last(tiny: ByteBPE) -> None:
+    source = "{{ messages[0].content }}, {{ messages[0].content }}<|im_end|>"
+    how = {"add_generation_prompt": False, "continue_final_message": True}
+
+    assert rendered(renderer(tiny, source), said("a", "assistant"), **how).units[0].endswith(", a")
+
+
+def test_a_template_may_build_tokens_from_roles() -> None:
+    vocabulary = replace(trained_vocabulary(SMOLLM), special={"<|user|>": 1}, control_ids=frozenset({1}))
+    source = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+
+    assert rendered(renderer(ByteBPE(vocabulary), source), said("user")).units == (1, "user")
 
 
 def test_only_an_assistant_s_message_can_be_continued(tiny: ByteBPE) -> None:

@@ -57,6 +57,16 @@ def test_clients_text_yields_no_special_token_even_at_its_edges(a: str, b: str) 
     assert plain(units) == f"{a}{b}[{a}]<{b.strip()}>"
 
 
+@pytest.mark.parametrize(
+    ("before", "text", "after"),
+    [("", "x <s", ">"), ("<", "s> x", ""), ("[", "A", "]"), ("", "x [A \n", "]"), ("[", " A] x", "")],
+)
+def test_a_part_of_a_token_is_not_completed_by_the_template(before: str, text: str, after: str) -> None:
+    guard = Guard(SPECIAL, texts=[])
+
+    assert ids(guard.split(before + guard.hide(text).strip() + after, written=SPECIAL)) == []
+
+
 def test_tokens_that_overlap_are_all_hidden() -> None:
     guard = Guard(SPECIAL, texts=[])
 

@@ -154,6 +154,16 @@ def test_the_memory_is_bounded_and_forgets_the_oldest(tiny: ByteBPE) -> None:
     assert counting.asked.count("user 0") == 2
 
 
+def test_what_is_said_again_takes_no_more_room(tiny: ByteBPE) -> None:
+    transcripts = remembering(tiny)
+    transcripts.record("t", QUESTION, text="hello", ids=tiny.encode("hello"))
+    once = transcripts.num_bytes
+
+    transcripts.record("t", QUESTION, text="hello", ids=tiny.encode("hello"))
+
+    assert transcripts.num_bytes == once
+
+
 def test_what_is_larger_than_the_memory_is_encoded_all_the_same(tiny: ByteBPE) -> None:
     transcripts = remembering(tiny, max_bytes=0)
 

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.wire.chat_request import ChatRequest
+from gateway.wire.limits import MAX_STOP_CHARACTERS
 from gateway.wire.parse import parse_chat_request
 from gateway.wire.unserved import HINTS, UNSERVED
 
@@ -51,13 +52,14 @@ def test_values_in_range_are_taken(name: str, value: object) -> None:
         ("seed", -(2**63) - 1), ("seed", 1.5), ("seed", "1"), ("n", 0), ("n", 17), ("n", -1), ("n", True),
         ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", 1.5), ("max_tokens", 8.0), ("max_tokens", "8"),
         ("max_completion_tokens", 0), ("min_tokens", -1), ("stop", ""), ("stop", [""]), ("stop", ["a", ""]),
-        ("stop", 7), ("stop", ["a"] * 17), ("stop", "x" * 1025), ("stop_token_ids", list(range(257))),
-        ("stop_token_ids", 5), ("logit_bias", []), ("logit_bias", {"-1": 5}), ("logit_bias", {"abc": 5}),
+        ("stop", 7), ("stop", ["a"] * 17), ("stop", "x" * (MAX_STOP_CHARACTERS + 1)),
+        ("stop_token_ids", list(range(257))), ("stop_token_ids", 5), ("logit_bias", []),
+        ("logit_bias", {"-1": 5}), ("logit_bias", {"abc": 5}),
         ("logit_bias", {"5": 101}), ("logit_bias", {"٥": 1}), ("logit_bias", {"1" * 5000: 1}),
         ("logit_bias", {str(each): 1 for each in range(1025)}), ("logprobs", 1), ("logprobs", "true"),
         ("cache_salt", ""), ("cache_salt", 5), ("user", 5), ("stream", "yes"), ("stream", 1),
-        ("messages", []), ("messages", None), ("messages", "hi"), ("messages", {}), ("model", None), ("model", 5),
-        ("messages", [USER] * 4097), ("metadata", "x"),
+        ("messages", []), ("messages", None), ("messages", "hi"), ("messages", {}), ("model", None),
+        ("model", 5), ("messages", [USER] * 4097), ("metadata", "x"),
     ],
 )  # fmt: skip
 def test_a_value_out_of_range_or_type_is_named(name: str, value: object) -> None:

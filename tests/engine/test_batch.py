@@ -1,0 +1,57 @@
+"""A step as tensors: one worked example, and what must hold of every one."""
+
+import torch
+
+from engine.batch import build_batch
+from engine.step import Span, Step
+from tests.engine.paged import make_sequence
+
+CPU = torch.device("cpu")
+
+
+def test_a_ragged_step_becomes_these_tensors() -> None:
+    decoding = make_sequence([5, 6, 7, 8, 9], [3, 1])
+    prefilling = make_sequence([20, 21, 22, 23, 24, 25, 26], [7, 0, 2])
+
+    batch = build_batch(Step((Span(decoding, 4, 5), Span(prefilling, 2, 6))), 4, CPU)
+
+    assert batch.token_ids.tolist() == [9, 22, 23, 24, 25]
+    assert batch.positions.tolist() == [4, 2, 3, 4, 5]
+    assert batch.slot_mapping.tolist() == [1 * 4, 7 * 4 + 2, 7 * 4 + 3, 0, 1]
+    assert batch.block_tables.tolist() == [[3, 1], [7, 0]]
+    assert batch.context_lens.tolist() == [5, 6]
+    assert batch.cu_seqlens_q.tolist() == [0, 1, 5]
+    assert batch.drawing_rows.tolist() == [0]
+
+
+def test_every_span_that_ends_its_sequence_draws_from_its_last_row() -> None:
+    sequences = [make_sequence(list(range(length)), [length]) for length in (3, 1, 4)]
+
+    batch = build_batch(Step(tuple(Span(each, 0, each.num_tokens) for each in sequences)), 16, CPU)
+
+    assert batch.drawing_rows.tolist() == [2, 3, 7]
+
+
+def test_blocks_past_the_end_of_a_span_are_left_out() -> None:
+    sequence = make_sequence(list(range(40)), [9, 8, 7, 6])
+
+    batch = build_batch(Step((Span(sequence, 0, 16),)), 16, CPU)
+
+    assert batch.block_tables.tolist() == [[9]]
+
+
+def test_tables_of_different_lengths_are_padded() -> None:
+    short, long = make_sequence([1], [5]), make_sequence(list(range(33)), [4, 3, 2])
+
+    batch = build_batch(Step((Span(short, 0, 1), Span(long, 32, 33))), 16, CPU)
+
+    assert batch.block_tables.tolist() == [[5, 0, 0], [4, 3, 2]]
+
+
+def test_a_sequence_may_grow_while_its_batch_lives() -> None:
+    sequence = make_sequence([1, 2], [0])
+
+    batch = build_batch(Step((Span(sequence, 0, 2),)), 16, CPU)
+    sequence.tokens.append(3)
+
+    assert batch.token_ids.tolist() == [1, 2]

@@ -1,0 +1,132 @@
+"""The runner: the default model answers, whole or in parts, alone or among strangers, in either precision."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.messages import EngineConfig
+from engine.runner import ModelRunner, load_runner
+from engine.step import Span, Step
+from prefix_cache.plan import BlockCopy, BlockId, Tier
+from tests.engine.checkpoints import random_model, write_checkpoint
+from tests.engine.paged import make_sequence
+
+# The template's default system line, then: What is the capital of France?
+PROMPT = [
+    1,
+    9690,
+    198,
+    2683,
+    359,
+    253,
+    5356,
+    5646,
+    11173,
+    3365,
+    3511,
+    308,
+    34519,
+    28,
+    7018,
+    411,
+    407,
+    19712,
+    8182,
+    2,
+    198,
+    1,
+    4093,
+    198,
+    1780,
+    314,
+    260,
+    3575,
+    282,
+    4649,
+    47,
+    2,
+    198,
+    1,
+    520,
+    9531,
+    198,
+]
+# The capital of France is Paris.<|im_end|>
+ANSWER = [504, 3575, 282, 4649, 314, 7042, 30, 2]
+END = 2
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def runner(request: pytest.FixtureRequest, default_model_path: Path) -> ModelRunner:
+    return load_runner(EngineConfig(model=str(default_model_path), dtype=request.param, kv_bytes=1 << 26))
+
+
+def _answer(runner: ModelRunner, chunk: int, blocks: list[int]) -> list[int]:
+    sequence = make_sequence(PROMPT, blocks)
+    start = 0
+    while True:
+        end = min(start + chunk, sequence.num_tokens)
+        draws = runner.run(Step((Span(sequence, start, end),))).draws
+        start = end
+        if draws:
+            sequence.tokens.append(draws[0].token_id)
+        if len(sequence.tokens) == len(PROMPT) + 12 or sequence.tokens[-1] == END:
+            return sequence.tokens[len(PROMPT) :].tolist()
+
+
+@pytest.mark.parametrize("chunk", [256, 7])
+def test_the_capital_of_france_is_paris(runner: ModelRunner, chunk: int) -> None:
+    assert _answer(runner, chunk, [9, 2, 5, 7]) == ANSWER
+
+
+def test_strangers_in_the_step_do_not_change_the_answer(runner: ModelRunner) -> None:
+    asked = make_sequence(PROMPT, [0, 1, 2])
+    stranger = make_sequence(list(range(100, 160)), [3, 4, 5, 6])
+
+    draws = runner.run(Step((Span(stranger, 0, 60), Span(asked, 0, len(PROMPT))))).draws
+
+    assert draws[1].token_id == ANSWER[0]
+
+
+def test_a_span_that_does_not_end_its_sequence_draws_nothing(runner: ModelRunner) -> None:
+    asked, stranger = make_sequence(PROMPT, [0, 1, 2]), make_sequence(list(range(100, 160)), [3, 4, 5, 6])
+
+    draws = runner.run(Step((Span(stranger, 0, 59), Span(asked, 0, len(PROMPT))))).draws
+
+    assert [draw.token_id for draw in draws] == ANSWER[:1]
+
+
+def test_copies_run_before_the_spans_of_their_step(runner: ModelRunner) -> None:
+    first = make_sequence(PROMPT, [0, 1, 2])
+    runner.run(Step((Span(first, 0, len(PROMPT)),)))
+    forked = make_sequence(PROMPT, [0, 1, 8])
+    copy = BlockCopy(Tier.DEVICE, BlockId(2), Tier.DEVICE, BlockId(8), len(PROMPT) % 16)
+
+    draws = runner.run(Step((Span(forked, len(PROMPT) - 1, len(PROMPT)),), (copy,))).draws
+
+    assert draws[0].token_id == ANSWER[0]
+
+
+def test_a_step_of_copies_alone_draws_nothing(runner: ModelRunner) -> None:
+    copy = BlockCopy(Tier.DEVICE, BlockId(0), Tier.DEVICE, BlockId(1), 16)
+
+    assert runner.run(Step((), (copy,))).draws == ()
+
+
+def test_the_pool_fits_the_bytes_that_were_given(tmp_path: Path) -> None:
+    folder = write_checkpoint(random_model("llama"), tmp_path)
+
+    info = load_runner(EngineConfig(model=str(folder), kv_bytes=100_000, max_context=64)).info
+
+    assert info.kv_bytes <= 100_000 < info.kv_bytes + info.kv_bytes // info.num_blocks
+    assert (info.context_length, info.vocab_size, info.dtype) == (64, 101, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"), [({"kv_bytes": 100}, "one block takes"), ({"block_size": 8}, "multiple of 16")]
+)
+def test_a_pool_that_cannot_work_is_refused(change: dict[str, int], reason: str, tmp_path: Path) -> None:
+    folder = write_checkpoint(random_model("llama"), tmp_path)
+
+    with pytest.raises(ValueError, match=reason):
+        load_runner(EngineConfig(**({"model": str(folder), "kv_bytes": 100_000} | change)))
