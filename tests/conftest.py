@@ -4,6 +4,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Machines differ in speed, so no example has a deadline; a soak asks for more: --hypothesis-profile soak
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("soak", parent=settings.get_profile("default"), max_examples=5000)
+settings.load_profile("default")
 
 REPOSITORY = Path(__file__).parent.parent
 
