@@ -4,7 +4,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 PIP_ARGS ?=
-SERVE_ARGS = $(if $(CONFIG),--config $(CONFIG)) $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(DATA),--data $(DATA))
+# Only what was said to make: a shell's own HOST or PORT is not meant.
+given = $(if $(filter command,$(firstword $(origin $(1)))),$(2) $($(1)))
+SERVE_ARGS = $(call given,CONFIG,--config) $(call given,DATA,--data) $(call given,HOST,--host) \
+	$(call given,PORT,--port) $(call given,MODEL,--model)
 
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime-installed
@@ -17,7 +20,7 @@ serve: $(RUNTIME)
 	@$(BIN)/stemma serve $(SERVE_ARGS)
 
 pull: $(RUNTIME)
-	@$(BIN)/stemma pull $(if $(DATA),--data $(DATA))
+	@$(BIN)/stemma pull $(call given,DATA,--data)
 
 test: $(TOOLS)
 	@$(BIN)/stemma pull --data data

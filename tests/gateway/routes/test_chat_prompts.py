@@ -99,3 +99,22 @@ def test_an_answer_that_a_stop_string_cut_is_tokenized_anew(
 
     first, second = engine.prompts
     assert bytes(second[len(first) : len(first) + 7]) == b"Hello, "
+
+
+def test_another_salt_does_not_see_what_was_drawn(client: httpx.Client, engine: ScriptedEngine) -> None:
+    user = {"role": "user", "content": "salted"}
+    chat(client, messages=[user], cache_salt="mine")
+    turns = [user, {"role": "assistant", "content": "Hello, world"}, user]
+
+    for salt in ("mine", "yours"):
+        chat(client, messages=turns, cache_salt=salt)
+
+    _, mine, yours = engine.prompts
+    assert len(mine) < len(yours)
+
+
+def test_text_that_cannot_fit_is_refused_before_it_is_tokenized(client: httpx.Client) -> None:
+    error = chat(client, messages=[{"role": "user", "content": "x" * 900_000}]).json()["error"]
+
+    assert error["code"] == "context_length_exceeded"
+    assert "900,000 characters" in error["message"]
