@@ -5,8 +5,6 @@ and the sampler what is drawn. After `load_runner` has returned everything is co
 for it.
 """
 
-import os
-
 import torch
 
 from engine.batch import Batch, build_batch
@@ -48,12 +46,13 @@ class ModelRunner:
 
 
 def load_runner(config: EngineConfig) -> ModelRunner:
-    """Load the model, take the pool's memory and compile the kernels. Sets the process's number of threads.
+    """Load the model, take the pool's memory, compile the kernels. May set the process's number of threads.
 
     Raises ValueError or OSError when the model cannot be loaded or run, or the pool would hold no block.
     """
     device, dtype = torch.device(config.device), DTYPES[config.dtype]
-    torch.set_num_threads(config.num_threads or len(os.sched_getaffinity(0)))
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
     kernels = Kernels.for_device(config.device)
     model, weights = load(config.model, dtype)
     block_bytes = bytes_per_block(model, config.block_size, dtype)

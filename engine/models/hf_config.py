@@ -20,6 +20,13 @@ def config_from_hf(raw: dict[str, Any]) -> ModelConfig:
     if family not in FAMILIES:
         raise UnsupportedModel(f"models of type {family!r} are not run; these are: {', '.join(FAMILIES)}")
     _refuse_variants(family, raw)
+    try:
+        return _read(family, raw)
+    except KeyError as missing:
+        raise UnsupportedModel(f"{family}: config.json does not say {missing}") from None
+
+
+def _read(family: str, raw: dict[str, Any]) -> ModelConfig:
     num_heads = raw["num_attention_heads"]
     head_dim = raw.get("head_dim") or raw["hidden_size"] // num_heads
     theta, divisors = _rope(family, raw, head_dim)

@@ -33,11 +33,11 @@ def test_every_span_that_ends_its_sequence_draws_from_its_last_row() -> None:
 
 
 def test_blocks_past_the_end_of_a_span_are_left_out() -> None:
-    sequence = make_sequence(list(range(40)), [9, 8, 7, 6])
+    ahead, other = make_sequence(list(range(40)), [9, 8, 7, 6]), make_sequence([1], [5])
 
-    batch = build_batch(Step((Span(sequence, 0, 16),)), 16, CPU)
+    batch = build_batch(Step((Span(ahead, 0, 16), Span(other, 0, 1))), 16, CPU)
 
-    assert batch.block_tables.tolist() == [[9]]
+    assert batch.block_tables.tolist() == [[9], [5]]
 
 
 def test_tables_of_different_lengths_are_padded() -> None:

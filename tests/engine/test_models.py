@@ -150,6 +150,13 @@ def test_a_model_that_cannot_be_run_exactly_is_refused_by_name(change: dict[str,
         config_from_hf(SHAPES | {"model_type": "llama"} | change)
 
 
+def test_a_configuration_that_leaves_out_a_size_is_refused_by_name() -> None:
+    raw = {key: value for key, value in SHAPES.items() if key != "vocab_size"}
+
+    with pytest.raises(UnsupportedModel, match="vocab_size"):
+        config_from_hf(raw | {"model_type": "llama"})
+
+
 def test_transformers_does_not_take_our_kernels_for_its_own() -> None:
     assert "kernels" in sys.modules
     assert not is_kernels_available()

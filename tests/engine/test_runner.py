@@ -1,5 +1,6 @@
 """The runner: the default model answers, whole or in parts, alone or among strangers, in either precision."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,15 +97,23 @@ def test_a_span_that_does_not_end_its_sequence_draws_nothing(runner: ModelRunner
     assert [draw.token_id for draw in draws] == ANSWER[:1]
 
 
+def _last_logprob(runner: ModelRunner, blocks: list[int], copies: tuple[BlockCopy, ...] = ()) -> float | None:
+    """Compute the prompt's last token over what lies in the blocks."""
+    sequence = make_sequence(PROMPT, blocks)
+    sequence.sampling = replace(sequence.sampling, logprobs=0)
+    span = Span(sequence, len(PROMPT) - 1, len(PROMPT))
+    return runner.run(Step((span,), copies)).draws[0].logprob
+
+
 def test_copies_run_before_the_spans_of_their_step(runner: ModelRunner) -> None:
-    first = make_sequence(PROMPT, [0, 1, 2])
-    runner.run(Step((Span(first, 0, len(PROMPT)),)))
-    forked = make_sequence(PROMPT, [0, 1, 8])
-    copy = BlockCopy(Tier.DEVICE, BlockId(2), Tier.DEVICE, BlockId(8), len(PROMPT) % 16)
+    whole, stranger = make_sequence(PROMPT, [0, 1, 2]), make_sequence(list(range(100, 116)), [8])
+    runner.run(Step((Span(whole, 0, len(PROMPT)), Span(stranger, 0, 16))))
+    expected = _last_logprob(runner, [0, 1, 2])
+    assert _last_logprob(runner, [0, 8, 2]) != expected
 
-    draws = runner.run(Step((Span(forked, len(PROMPT) - 1, len(PROMPT)),), (copy,))).draws
+    copy = BlockCopy(Tier.DEVICE, BlockId(1), Tier.DEVICE, BlockId(8), 16)
 
-    assert draws[0].token_id == ANSWER[0]
+    assert _last_logprob(runner, [0, 8, 2], (copy,)) == expected
 
 
 def test_a_step_of_copies_alone_draws_nothing(runner: ModelRunner) -> None:

@@ -20,7 +20,9 @@ STORY = [{"role": "user", "content": "Tell me a long story."}]
 
 @pytest.fixture
 def served(default_model_path: Path, tmp_path: Path) -> Iterator[ServedModel]:
-    with stemma_serve(default_model_path, tmp_path, STEMMA_ENGINE__KV_BYTES="64MiB") as running:
+    # on a busy machine a stream takes its time to end
+    settings = {"STEMMA_ENGINE__KV_BYTES": "64MiB", "STEMMA_SERVER__DRAIN_SECONDS": "120"}
+    with stemma_serve(default_model_path, tmp_path, **settings) as running:
         yield running
 
 
@@ -48,7 +50,7 @@ def until_gone(pid: int) -> None:
 def test_a_killed_engine_is_told_and_replaced(served: ServedModel) -> None:
     request = body(model="default", messages=STORY, stream=True, max_tokens=500, ignore_eos=True)
     with (
-        httpx.Client(base_url=served.url, timeout=60) as client,
+        httpx.Client(base_url=served.url, timeout=120) as client,
         client.stream("POST", CHAT, json=request) as response,
     ):
         lines = response.iter_lines()
@@ -72,15 +74,15 @@ def _until_healthy(client: httpx.Client) -> None:
 
 def test_sigterm_lets_a_running_stream_end(served: ServedModel) -> None:
     engine = engine_of(served)
-    request = body(model="default", messages=STORY, stream=True, max_tokens=40, ignore_eos=True)
-    with httpx.stream("POST", served.url + CHAT, json=request, timeout=60) as response:
+    request = body(model="default", messages=STORY, stream=True, max_tokens=12, ignore_eos=True)
+    with httpx.stream("POST", served.url + CHAT, json=request, timeout=120) as response:
         lines = response.iter_lines()
         head = next(lines)
         served.process.send_signal(signal.SIGTERM)
         events = events_of("\n".join([head, *lines]) + "\n\n")
 
     assert events[-1] == "[DONE]"
-    assert served.process.wait(timeout=20) == 0
+    assert served.process.wait(timeout=60) == 0
     until_gone(engine)
 
 

@@ -72,6 +72,15 @@ def test_a_token_gets_the_very_bits_that_it_gets_in_a_longer_span() -> None:
         assert torch.equal(single[0], whole[position])
 
 
+def test_great_scores_in_a_late_segment_do_not_overflow() -> None:
+    case = attention_case([(513, 1)], SHAPES[0], torch.float32)
+    arguments = (case.query * 1000, *case.arguments()[1:])
+
+    found = Kernels.cpu().paged_attention(*arguments)
+
+    torch.testing.assert_close(found, Kernels.reference().paged_attention(*arguments), atol=1e-4, rtol=1e-3)
+
+
 def test_a_key_that_is_not_a_number_shows() -> None:
     case = attention_case([(20, 1)], SHAPES[0], torch.float32)
     case.keys[case.block_tables[0, 0], 0, :, 3] = torch.nan
