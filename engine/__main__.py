@@ -28,7 +28,7 @@ def main() -> None:
     except (ValueError, OSError) as error:
         sys.exit(f"stemma: the model cannot be loaded: {error}")
     core = EngineCore(runner, Limits(config.max_batch_tokens, config.max_sequences))
-    socket = zmq.Context.instance().socket(zmq.ROUTER)
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
     socket.setsockopt(zmq.SNDHWM, 0)  # a ROUTER drops what its queue cannot hold; events must not be lost
     socket.bind(address)
     EngineService(core, socket).run(threading.Event())

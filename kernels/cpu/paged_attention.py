@@ -231,7 +231,7 @@ def _join(task, head, item, stride, outs, maxima, sums, group, out):
     for row in range(task[2] * group):
         top = maxima[item, row]
         for segment in range(1, num_segments):
-            top = top
+            top = max(top, maxima[item + segment * stride, row])
         weight_sum = np.float32(0)
         for segment in range(num_segments):
             place = item + segment * stride
