@@ -236,6 +236,7 @@ class _Reader:
         if kind not in GGMLType.__members__.values():
             raise self.error(f"tensor {name!r} has the unknown type {kind}")
         num_elements, num_bytes = PACKINGS[GGMLType(kind)]
-        if (shape[-1] if shape else 1) % num_elements:
-            raise self.error(f"tensor {name!r} has rows of {shape[-1]}, no multiple of {num_elements}")
+        row = shape[-1] if shape else 1
+        if row % num_elements:
+            raise self.error(f"tensor {name!r} has rows of {row}, no multiple of {num_elements}")
         return GGUFTensor(name, shape, GGMLType(kind), offset, prod(shape) // num_elements * num_bytes)

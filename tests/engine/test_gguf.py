@@ -69,6 +69,7 @@ def test_the_alignment_that_the_file_names_is_used(tmp_path: Path) -> None:
         (b"GGUF\x03\0\0\0" + b"\xff" * 16 + bytes(8), "type|truncated|twice"),
         (gguf_bytes({"general.alignment": 5}, {}), "alignment"),
         (gguf_bytes({}, {"odd": (GGMLType.Q8_0, (1, 33), bytes(34))}), "multiple of 32"),
+        (gguf_bytes({}, {"single": (GGMLType.Q8_0, (), bytes(34))}), "rows of 1"),
         (gguf_bytes({}, {"deep": (GGMLType.F32, (1,) * 5, bytes(4))}), "5 dimensions"),
         (gguf_bytes({}, {"none": (GGMLType.F32, (0, 4), b"")}), "empty"),
     ],
