@@ -98,7 +98,7 @@ class Node:
         return best, best_length
 
     def sibling_before(self) -> "Node | None":
-        """The sibling just before this node in token order: a run that is a prefix of this one would be it."""
+        """The sibling just before in token order: a run that is a prefix of this one would be it."""
         return self._sibling(-1)
 
     def sibling_after(self) -> "Node | None":

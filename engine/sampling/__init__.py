@@ -1,1 +1,1 @@
-"""From logits to tokens: penalties, filters, draws and log-probabilities, vectorized over the rows of a step."""
+"""From logits to tokens: penalties, filters, draws, log-probabilities; vectorized over a step's rows."""

@@ -114,7 +114,7 @@ def _draw_filtered(
 
 
 def _inverse(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """The place where the cumulative weight first exceeds number * total. weights: [num_rows, width] float64."""
+    """Where the cumulative weight first exceeds number * total. weights: [num_rows, width] float64."""
     cumulative = weights.cumsum(-1)
     targets = numbers[:, None] * cumulative[:, -1:]
     places = torch.searchsorted(cumulative, targets, right=True)[:, 0]
