@@ -9,11 +9,13 @@ is forgetting: the blocks stay cached and are matched again.
 from array import array
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 
 from engine.errors import RequestRefused
+from engine.leaders import has_leader
 from engine.sequence import FinishReason, SamplingParams, Sequence, Status
-from engine.step import Draw, Outcome, Span, Step, StepResult
+from engine.step import Draw, Outcome, Span, Step, StepPlan, StepResult
 from prefix_cache.tree import PrefixCache
 
 __all__ = ["Counters", "Limits", "Scheduler"]
@@ -43,23 +45,6 @@ class Counters:
     num_preemptions: int = 0
     num_finished: int = 0
     num_aborted: int = 0
-
-
-@dataclass(slots=True)
-class _Plan:
-    """The step under construction."""
-
-    budget: int
-    spans: dict[Sequence, Span] = field(default_factory=dict)
-
-    def add(self, sequence: Sequence, num_tokens: int) -> None:
-        self.spans[sequence] = Span(sequence, sequence.num_computed, sequence.num_computed + num_tokens)
-        self.budget -= num_tokens
-
-    def drop(self, sequence: Sequence) -> None:
-        span = self.spans.pop(sequence, None)
-        if span is not None:
-            self.budget += span.end - span.start
 
 
 class Scheduler:
@@ -109,7 +94,7 @@ class Scheduler:
         abandoned.
         """
         assert not self._is_in_flight, "a step is in flight already"
-        plan = _Plan(self._limits.max_batch_tokens)
+        plan = StepPlan(self._limits.max_batch_tokens)
         self._continue_running(plan, now)
         self._admit(plan, now)
         if not plan.spans:
@@ -162,7 +147,7 @@ class Scheduler:
         self._cache.check_invariants(sequence.lease for sequence in held if sequence.lease is not None)
         assert all(sequence.lease is None for sequence in self.waiting), "who waits holds nothing"
 
-    def _continue_running(self, plan: _Plan, now: float) -> None:
+    def _continue_running(self, plan: StepPlan, now: float) -> None:
         """Decodes first, one token each, then the rest of prompts, oldest first."""
         by_need = sorted(self.running, key=lambda sequence: sequence.num_tokens - sequence.num_computed > 1)
         for sequence in by_need:
@@ -170,7 +155,7 @@ class Scheduler:
             if num_tokens and self._grow_or_preempt(sequence, sequence.num_computed + num_tokens, plan, now):
                 plan.add(sequence, num_tokens)
 
-    def _grow_or_preempt(self, sequence: Sequence, num_tokens: int, plan: _Plan, now: float) -> bool:
+    def _grow_or_preempt(self, sequence: Sequence, num_tokens: int, plan: StepPlan, now: float) -> bool:
         """Get blocks for a running sequence, shedding the youngest till they are there; False if it is
         shed.
         """
@@ -180,7 +165,7 @@ class Scheduler:
             self._preempt(self.running[-1], plan, now)
         return False
 
-    def _preempt(self, sequence: Sequence, plan: _Plan, now: float) -> None:
+    def _preempt(self, sequence: Sequence, plan: StepPlan, now: float) -> None:
         plan.drop(sequence)
         self.running.remove(sequence)
         self._release(sequence, now)
@@ -189,12 +174,15 @@ class Scheduler:
         self.waiting.appendleft(sequence)
         self.counters.num_preemptions += 1
 
-    def _admit(self, plan: _Plan, now: float) -> None:
+    def _admit(self, plan: StepPlan, now: float) -> None:
         """Start waiting sequences in order. One that lacks blocks may be overtaken, but only so often."""
         passed: list[Sequence] = []
-        for sequence in list(self.waiting):
+        # Looking at more than could run at once would make a long queue's every step slow.
+        for sequence in list(islice(self.waiting, self._limits.max_sequences)):
             if not plan.budget or len(self.running) >= self._limits.max_sequences:
                 break
+            if self._has_leader(sequence):
+                continue
             if self._start(sequence, plan, now):
                 for blocked in passed:
                     blocked.num_overtaken += 1
@@ -204,7 +192,7 @@ class Scheduler:
             if any(blocked.num_overtaken >= self._limits.max_overtaken for blocked in passed):
                 break
 
-    def _start(self, sequence: Sequence, plan: _Plan, now: float) -> bool:
+    def _start(self, sequence: Sequence, plan: StepPlan, now: float) -> bool:
         """Lease blocks to a waiting sequence, if all its tokens fit and everybody who runs can have one
         more.
         """
@@ -229,6 +217,12 @@ class Scheduler:
                 self.counters.num_cached_tokens += lease.num_matched
         plan.add(sequence, min(sequence.num_tokens - sequence.num_computed, plan.budget))
         return True
+
+    def _has_leader(self, sequence: Sequence) -> bool:
+        def count_found() -> int:
+            return self._cache.match_length(sequence.namespace, sequence.tokens[:-1].tobytes())
+
+        return has_leader(sequence, self.running, count_found)
 
     def _land(self) -> None:
         assert self._is_in_flight, "no step is in flight"

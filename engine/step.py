@@ -1,11 +1,11 @@
 """One forward pass, as values: what the scheduler asks of the runner, and what the runner answers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.sequence import FinishReason, Sequence
 from prefix_cache.plan import BlockCopy
 
-__all__ = ["Draw", "Outcome", "Span", "Step", "StepResult"]
+__all__ = ["Draw", "Outcome", "Span", "Step", "StepPlan", "StepResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +61,22 @@ class Outcome:
     sequence: Sequence
     draw: Draw
     finish_reason: FinishReason | None
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """A step under construction: its spans, and the tokens it may still take."""
+
+    budget: int
+    spans: dict[Sequence, Span] = field(default_factory=dict)
+
+    def add(self, sequence: Sequence, num_tokens: int) -> None:
+        """Compute the next tokens of a sequence in this step."""
+        self.spans[sequence] = Span(sequence, sequence.num_computed, sequence.num_computed + num_tokens)
+        self.budget -= num_tokens
+
+    def drop(self, sequence: Sequence) -> None:
+        """Take a sequence out again, if it is in."""
+        span = self.spans.pop(sequence, None)
+        if span is not None:
+            self.budget += span.end - span.start

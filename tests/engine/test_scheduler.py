@@ -41,14 +41,44 @@ def test_decodes_come_before_prefill_and_prefill_is_chunked() -> None:
     assert steps == [{"old": 1, "new": 15}] * 2 + [{"old": 1, "new": 10}]
 
 
-def test_a_second_request_shares_what_the_first_has_computed_so_far() -> None:
-    sim = simulation(max_batch_tokens=16)
-    sim.add("first", prompt(40), asking(1))
-    sim.add("second", prompt(40), asking(1))
+def test_many_that_arrive_with_one_new_prompt_compute_it_once() -> None:
+    """They wait for the one that leads, and share it to the token; each computes what is its own."""
+    sim = simulation(num_blocks=200, max_batch_tokens=16)
+    for number in range(6):
+        sim.add(str(number), [*prompt(41), 10 + number, 9, 9], asking(1))
     sim.drain()
 
-    assert sim.runner.num_computed == 40 + 8
-    assert sim.scheduler.counters.num_cached_tokens == 32
+    assert sim.runner.num_computed == 41 + 6 * 3
+    assert sim.scheduler.counters.num_cached_tokens == 5 * 41
+
+
+def test_others_go_on_while_some_wait_for_a_leader() -> None:
+    sim = simulation(max_batch_tokens=16)
+    sim.add("leader", [*prompt(20), 8], asking(1))
+    sim.add("waiter", [*prompt(20), 7], asking(1))
+    sim.add("stranger", prompt(4, first=2), asking(1))
+    sim.step()
+
+    assert spans_of(sim.step()) == {"leader": 5, "stranger": 4}
+
+
+def test_nobody_waits_across_namespaces() -> None:
+    sim = simulation(max_batch_tokens=32)
+    sim.add("a", prompt(10), asking(1), namespace=b"a")
+    sim.add("b", prompt(10), asking(1), namespace=b"b")
+
+    assert spans_of(sim.step()) == {"a": 10, "b": 10}
+
+
+def test_when_a_leader_leaves_a_waiter_leads() -> None:
+    sim = simulation(max_batch_tokens=16)
+    for number in range(3):
+        sim.add(str(number), [*prompt(40), 10 + number], asking(1))
+    sim.step(while_in_flight=lambda: sim.scheduler.abort("0", None, sim.now))
+    sim.drain()
+
+    assert list(sim.ends) == [("1", 0), ("2", 0)]
+    assert sim.runner.num_computed == 41 + 1
 
 
 def test_small_requests_pass_one_that_lacks_blocks() -> None:

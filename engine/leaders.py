@@ -1,0 +1,35 @@
+"""Whether a waiting sequence should let another compute what both need.
+
+A leader is a running sequence of the same namespace that will soon commit tokens which the waiting one needs next.
+Waiting costs nothing but time: a waiter holds no blocks and is looked at again every step, so a leader that is
+preempted, aborted or fails simply leads no more.
+"""
+
+from collections.abc import Callable, Iterable
+
+from engine.sequence import Sequence
+from prefix_cache.tokens import common_prefix
+
+__all__ = ["has_leader"]
+
+
+def has_leader(waiting: Sequence, running: Iterable[Sequence], count_found: Callable[[], int]) -> bool:
+    """Whether a running prompt covers tokens that the waiting sequence lacks.
+
+    `count_found` says how many of its tokens the cache has; it is asked only if somebody might lead. A sequence
+    computes its last token itself, so a prompt that covers only that one is not waited for.
+    """
+    leaders = [
+        leader
+        for leader in running
+        if leader.namespace == waiting.namespace and leader.num_computed < leader.num_prompt_tokens
+    ]
+    if not leaders:
+        return False
+    num_found = count_found()
+    tokens = bytearray(waiting.tokens[:-1].tobytes())
+    return any(
+        common_prefix(bytearray(leader.tokens[: leader.num_prompt_tokens].tobytes()), tokens)
+        > max(num_found, leader.num_computed)
+        for leader in leaders
+    )
