@@ -1,8 +1,8 @@
 """Whether a waiting sequence should let another compute what both need.
 
-A leader is a running sequence of the same namespace that will soon commit tokens which the waiting one needs next.
-Waiting costs nothing but time: a waiter holds no blocks and is looked at again every step, so a leader that is
-preempted, aborted or fails simply leads no more.
+A leader is a running sequence of the same namespace that will soon commit tokens which the waiting one needs
+next. Waiting costs nothing but time: a waiter holds no blocks and is looked at again every step, so a leader
+that is preempted, aborted or fails simply leads no more.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,8 +16,8 @@ __all__ = ["has_leader"]
 def has_leader(waiting: Sequence, running: Iterable[Sequence], count_found: Callable[[], int]) -> bool:
     """Whether a running prompt covers tokens that the waiting sequence lacks.
 
-    `count_found` says how many of its tokens the cache has; it is asked only if somebody might lead. A sequence
-    computes its last token itself, so a prompt that covers only that one is not waited for.
+    `count_found` says how many of its tokens the cache has; it is asked only if somebody might lead. A
+    sequence computes its last token itself, so a prompt that covers only that one is not waited for.
     """
     leaders = [
         leader
