@@ -12,6 +12,7 @@ import msgspec
 import zmq
 
 from engine.core import EngineCore
+from engine.memory import release_unused
 from engine.messages import EngineConfig
 from engine.runner import load_runner
 from engine.scheduler import Limits
@@ -31,7 +32,8 @@ def main() -> None:
     socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
     socket.setsockopt(zmq.SNDHWM, 0)  # a ROUTER drops what its queue cannot hold; events must not be lost
     socket.bind(address)
-    EngineService(core, socket).run(threading.Event())
+    release_unused()
+    EngineService(core, socket, on_rest=release_unused).run(threading.Event())
 
 
 def _end_with_parent() -> None:

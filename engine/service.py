@@ -6,6 +6,7 @@ before the next one begins.
 
 import contextlib
 import threading
+from collections.abc import Callable
 
 import msgspec
 import zmq
@@ -26,12 +27,19 @@ from engine.messages import (
 
 __all__ = ["EngineService"]
 
+_IDLE_POLL_MS = 100
+_POLLS_TO_REST = 10
+
 
 class EngineService:
     """Carries messages between an EngineCore and the clients of one ROUTER socket."""
 
-    def __init__(self, core: EngineCore, socket: "zmq.Socket[bytes]") -> None:
+    def __init__(
+        self, core: EngineCore, socket: "zmq.Socket[bytes]", *, on_rest: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_rest` is called once whenever there has been no work for about a second."""
         self._core = core
+        self._on_rest = on_rest
         self._socket = socket
         self._owners: dict[str, bytes] = {}  # request id -> the client it came from
         self._encoder = msgspec.msgpack.Encoder()
@@ -39,8 +47,12 @@ class EngineService:
 
     def run(self, should_stop: threading.Event) -> None:
         """Serve until told to stop. Waits for messages when there is nothing to compute."""
+        num_idle_polls = 0
         while not should_stop.is_set():
-            self._receive(timeout_ms=0 if self._core.has_work else 100)
+            self._receive(timeout_ms=0 if self._core.has_work else _IDLE_POLL_MS)
+            num_idle_polls = 0 if self._core.has_work else num_idle_polls + 1
+            if num_idle_polls == _POLLS_TO_REST:
+                self._on_rest()
             if self._core.has_work:
                 self._publish(self._core.step())
 
