@@ -23,11 +23,11 @@ def main() -> None:
     """Load the model and serve it until standard input closes."""
     address = sys.argv[1]
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(sys.stdin.fileno(),), daemon=True).start()
     try:
         runner = load_runner(config)
-    except (ValueError, OSError) as error:
-        sys.exit(f"stemma: the model cannot be loaded: {error}")
+    except Exception as error:  # noqa: BLE001 - whatever it is, the user is told in one line
+        sys.exit(f"stemma: the engine cannot start: {error}")
     core = EngineCore(runner, Limits(config.max_batch_tokens, config.max_sequences))
     socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
     socket.setsockopt(zmq.SNDHWM, 0)  # a ROUTER drops what its queue cannot hold; events must not be lost
@@ -36,8 +36,10 @@ def main() -> None:
     EngineService(core, socket, on_rest=release_unused).run(threading.Event())
 
 
-def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+def _end_with_parent(lifeline: int) -> None:
+    # Read past Python's buffer: its lock, held by a thread, would make the interpreter's own end a crash.
+    while os.read(lifeline, 4096):
+        pass
     os._exit(0)  # a step may hold the main thread for a while; nobody is left to read its result
 
 

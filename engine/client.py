@@ -6,6 +6,7 @@ outlive us; when it ends first, requests that ran get EngineDied at once and a n
 
 import asyncio
 import contextlib
+import os
 import shutil
 import sys
 import tempfile
@@ -17,12 +18,17 @@ from typing import Protocol, Self
 import msgspec
 
 from engine.connection import EngineConnection
-from engine.errors import EngineDied, EngineError
+from engine.errors import EngineDied, EngineError, EngineStopping
 from engine.messages import EngineConfig, EngineInfo, EngineStats, Submit, TokenEvent
 
 __all__ = ["Engine", "EngineProcess"]
 
 _MAX_RESTART_DELAY_SECONDS = 30.0
+
+# How long an OpenMP thread that waits for another burns its core before it sleeps. The library's own 300,000
+# made steps a hundred times slower as soon as another process was busy too; none at all made them twice as slow
+# on a quiet machine. See docs/decisions/006-short-spins.md.
+_SPIN_COUNT = "2000"
 
 
 class Engine(Protocol):
@@ -123,7 +129,7 @@ class EngineProcess:
             self._supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._supervisor
-        await self._disconnect("the engine is shutting down")
+        await self._disconnect(EngineStopping("the engine is shutting down"))
         await self._end_process()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -132,7 +138,9 @@ class EngineProcess:
         address = f"ipc://{self._folder}/engine-{self._num_starts}.sock"
         # A session of its own: a terminal's Ctrl-C is the gateway's to handle, which drains first.
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "engine", address),
+            # -P: the folder that the user stands in may hold an engine.py of its own.
+            *(sys.executable, "-P", "-m", "engine", address),
+            env={"GOMP_SPINCOUNT": _SPIN_COUNT, **os.environ},
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
@@ -144,7 +152,9 @@ class EngineProcess:
         try:
             await asyncio.wait({ready, ended}, return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
-                raise EngineError(f"the engine ended with code {ended.result()} before it was ready")
+                raise EngineError(
+                    f"the engine could not start (exit code {ended.result()}): see its message above"
+                )
             self._info = ready.result()
             self._connection = connection
         finally:
@@ -159,7 +169,7 @@ class EngineProcess:
         while True:
             if self._process is not None:
                 await self._process.wait()
-            await self._disconnect("the engine ended while the request ran")
+            await self._disconnect(EngineDied("the engine ended while the request ran"))
             try:
                 await self._start()
                 delay_seconds = 0.5
@@ -167,10 +177,10 @@ class EngineProcess:
                 await asyncio.sleep(delay_seconds)
                 delay_seconds = min(2 * delay_seconds, _MAX_RESTART_DELAY_SECONDS)
 
-    async def _disconnect(self, reason: str) -> None:
+    async def _disconnect(self, error: EngineError) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            await connection.close(reason)
+            await connection.close(error)
 
     async def _end_process(self) -> None:
         if self._process is not None and self._process.returncode is None:

@@ -128,14 +128,15 @@ class EngineConnection:
         finally:
             del self._stats[ticket]
 
-    async def close(self, reason: str = "the engine has ended") -> None:
-        """End every request that still waits with EngineDied, and let the socket go."""
+    async def close(self, error: EngineError | None = None) -> None:
+        """End every request that still waits, by default with EngineDied, and let the socket go."""
+        error = error or EngineDied("the engine has ended")
         self._is_closed = True
         for stream in self._streams.values():
-            stream.arrived.put_nowait(EngineDied(reason))
+            stream.arrived.put_nowait(error)
         for future in self._stats.values():
             if not future.done():
-                future.set_exception(EngineDied(reason))
+                future.set_exception(error)
         self._reader.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._reader

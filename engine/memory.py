@@ -1,7 +1,7 @@
 """Giving memory that nobody uses back to the system.
 
-A step's temporaries come and go by the hundred megabytes, and the C library keeps what was freed for the next. Where
-it can be asked to let go (glibc), an engine asks after loading and when it has rested.
+A step's temporaries come and go by the hundred megabytes, and the C library keeps what was freed for the
+next. Where it can be asked to let go (glibc), an engine asks after loading and when it has rested.
 """
 
 import ctypes

@@ -129,7 +129,7 @@ class TokenEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     logprobs: list[TokenLogprob] | None = None  # one for each of token_ids, when asked for
     finish_reason: FinishReason | None = None  # set on the last event of the choice
     stop_token_id: int | None = None
-    num_cached_tokens: int = 0  # of the prompt, found in the cache when choice 0 first ran
+    num_cached_tokens: int = 0  # of the prompt, found in the cache when the request first ran
 
 
 class TokenEvents(msgspec.Struct, frozen=True, tag=True):

@@ -10,6 +10,7 @@ import torch
 from engine.batch import Batch, build_batch
 from engine.kv_pool import KVPool, bytes_per_block
 from engine.messages import EngineConfig, EngineInfo
+from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.sampling.sampler import sample
 from engine.step import Step, StepResult
@@ -50,30 +51,53 @@ def load_runner(config: EngineConfig) -> ModelRunner:
 
     Raises ValueError or OSError when the model cannot be loaded or run, or the pool would hold no block.
     """
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            'device is "cuda", but torch finds none here: set it to "cpu", or see README on torch'
+        )
     device, dtype = torch.device(config.device), DTYPES[config.dtype]
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     kernels = Kernels.for_device(config.device)
     model, weights = load(config.model, dtype)
-    block_bytes = bytes_per_block(model, config.block_size, dtype)
-    num_blocks = config.kv_bytes // block_bytes
-    if num_blocks == 0:
-        raise ValueError(f"kv_bytes is {config.kv_bytes}, but one block takes {block_bytes} bytes")
-    pool = KVPool(
-        model, num_blocks, config.block_size, dtype=dtype, device=device, copy_blocks=kernels.copy_blocks
-    )
+    if config.max_context is not None and config.max_context > model.context_length:
+        raise ValueError(
+            f"max_context is {config.max_context}, more than the {model.context_length} that the model can"
+        )
+    pool = _take_pool(model, config, kernels)
     decoder = Decoder(model, {name: tensor.to(device) for name, tensor in weights.items()}, kernels)
     info = EngineInfo(
         context_length=min(model.context_length, config.max_context or model.context_length),
         vocab_size=model.vocab_size,
         block_size=config.block_size,
-        num_blocks=num_blocks,
-        kv_bytes=num_blocks * block_bytes,
+        num_blocks=pool.num_blocks,
+        kv_bytes=pool.num_blocks * bytes_per_block(model, config.block_size, dtype),
         device=config.device,
         dtype=config.dtype,
     )
     _compile(decoder, pool, device)
     return ModelRunner(info, decoder, pool)
+
+
+def _take_pool(model: ModelConfig, config: EngineConfig, kernels: Kernels) -> KVPool:
+    dtype = DTYPES[config.dtype]
+    block_bytes = bytes_per_block(model, config.block_size, dtype)
+    num_blocks = config.kv_bytes // block_bytes
+    if num_blocks == 0:
+        raise ValueError(f"kv_bytes is {config.kv_bytes}, but one block takes {block_bytes} bytes")
+    try:
+        return KVPool(
+            model,
+            num_blocks,
+            config.block_size,
+            dtype=dtype,
+            device=torch.device(config.device),
+            copy_blocks=kernels.copy_blocks,
+        )
+    except RuntimeError:
+        raise ValueError(
+            f"kv_bytes is {config.kv_bytes}, which this machine will not give: lower it"
+        ) from None
 
 
 @torch.inference_mode()

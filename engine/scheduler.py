@@ -212,9 +212,8 @@ class Scheduler:
         self.running.append(sequence)
         if sequence.num_cached is None:
             sequence.num_cached = lease.num_matched
-            if sequence.choice == 0:
-                self.counters.num_prompt_tokens += sequence.num_prompt_tokens
-                self.counters.num_cached_tokens += lease.num_matched
+            self.counters.num_prompt_tokens += sequence.num_prompt_tokens
+            self.counters.num_cached_tokens += lease.num_matched
         plan.add(sequence, min(sequence.num_tokens - sequence.num_computed, plan.budget))
         return True
 
@@ -240,7 +239,7 @@ class Scheduler:
     def _take(self, sequence: Sequence, draw: Draw, now: float) -> Outcome:
         sampling = sequence.sampling
         if sequence.num_drawn == 0:
-            self._start_forks(sequence.request_id)
+            self._start_forks(sequence)
         self.counters.num_generated_tokens += 1
         finish_reason: FinishReason | None = None
         if draw.token_id in sampling.stop_token_ids and sequence.num_drawn >= sampling.min_tokens:
@@ -255,11 +254,15 @@ class Scheduler:
             self.counters.num_finished += 1
         return Outcome(sequence, draw, finish_reason)
 
-    def _start_forks(self, request_id: str) -> None:
-        """The prompt is computed and committed: the other choices match it, and compute its last token
-        only.
+    def _start_forks(self, leader: Sequence) -> None:
+        """The prompt is computed and committed: the other choices match it, and compute its last token only.
+
+        What the cache had of it is what it had when the leader came.
         """
-        self.waiting.extendleft(reversed(self._forks.pop(request_id, [])))
+        forks = self._forks.pop(leader.request_id, [])
+        for fork in forks:
+            fork.num_cached = leader.num_cached
+        self.waiting.extendleft(reversed(forks))
 
     def _take_out(self, request_id: str, choice: int | None) -> list[Sequence]:
         """Remove sequences from every queue; the next choice leads if the one that computed the prompt is
@@ -274,10 +277,10 @@ class Scheduler:
         self.running = [sequence for sequence in self.running if not is_meant(sequence)]
         self.waiting = deque(sequence for sequence in self.waiting if not is_meant(sequence))
         staying = [sequence for sequence in forks if not is_meant(sequence)]
-        if any(sequence.request_id == request_id for sequence in (*self.running, *self.waiting)):
+        if staying and all(leader.request_id != request_id for leader in (*self.running, *self.waiting)):
+            self.waiting.appendleft(staying.pop(0))
+        if staying:
             self._forks[request_id] = staying
-        else:
-            self.waiting.extendleft(reversed(staying))
         return gone
 
     def _end(self, sequences: Iterable[Sequence], now: float) -> None:

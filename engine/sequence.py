@@ -66,7 +66,7 @@ class Sequence:
     status: Status = Status.WAITING
     lease: Lease | None = None
     num_computed: int = 0  # tokens whose keys and values lie in the lease's blocks
-    num_cached: int | None = None  # prompt tokens found in the cache when the sequence first ran
+    num_cached: int | None = None  # prompt tokens found in the cache when the request first ran
     num_overtaken: int = 0  # younger sequences admitted while this one waited for blocks
 
     @property

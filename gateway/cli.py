@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from engine.errors import EngineError
 from gateway.launch import CannotServe, run_server, version
 from gateway.logs import configure_logs
 from gateway.pull import PullError, pull_default
-from gateway.serving import AddressUnavailable
+from gateway.serving import AddressUnavailable, bind
 from gateway.settings import BadSettings, Settings, load_settings
 from gateway.store.migrate import upgrade
 
@@ -48,9 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def serve(settings: Settings) -> None:
     """Fetch the default model if it is missing, migrate the database, and serve until a signal."""
     configure_logs(settings.log.format)
-    model_path = _model_path(settings)
-    migrate(settings)
-    asyncio.run(run_server(settings, model_path))
+    with bind(settings.server.host, settings.server.port) as listener:
+        model_path = _model_path(settings)
+        migrate(settings)
+        asyncio.run(run_server(settings, model_path, listener))
 
 
 def pull(settings: Settings) -> None:
@@ -67,7 +69,8 @@ def migrate(settings: Settings) -> None:
     try:
         upgrade(settings.database_url)
     except SQLAlchemyError as error:
-        raise _UserError(f"database.url: {str(error).splitlines()[0]}") from None
+        place = make_url(settings.database_url).render_as_string(hide_password=True)
+        raise _UserError(f"the database {place} cannot be used: {str(error).splitlines()[0]}") from None
 
 
 _COMMANDS = {"serve": serve, "pull": pull, "migrate": migrate}

@@ -7,6 +7,7 @@
     ├── Forbidden                 403  a key without the right
     ├── NotFound                  404  no such path or model
     ├── MethodNotAllowed          405
+    ├── RequestTimeout            408  the body stopped coming
     ├── BodyTooLarge              413
     ├── UnsupportedMediaType      415
     ├── ClientGone                499  nobody is left to read the answer
@@ -38,6 +39,7 @@ __all__ = [
     "InvalidRequest",
     "MethodNotAllowed",
     "NotFound",
+    "RequestTimeout",
     "Unauthorized",
     "UnsupportedMediaType",
     "error_body",
@@ -99,6 +101,12 @@ class MethodNotAllowed(GatewayError):
     default_code = "method_not_allowed"
 
 
+class RequestTimeout(GatewayError):
+    status = 408
+    type = "invalid_request_error"
+    default_code = "request_timeout"
+
+
 class BodyTooLarge(GatewayError):
     status = 413
     type = "invalid_request_error"
@@ -136,7 +144,7 @@ def from_engine(error: EngineError) -> GatewayError:
         case RequestRefused():
             return InvalidRequest(str(error), code="request_refused")
         case EngineStopping():
-            return EngineUnavailable("The server is shutting down and takes no new requests.")
+            return EngineUnavailable("The server is shutting down; send the request again later.")
         case EngineDied():
             return EngineUnavailable(
                 "The engine ended while it ran this request. A new one is being started; send it again."

@@ -65,7 +65,7 @@ class Generation:
 
     def _note(self, event: TokenEvent) -> None:
         now = time.monotonic()
-        self.record.cached_tokens = max(self.record.cached_tokens, event.num_cached_tokens)
+        self.record.cached_tokens = event.num_cached_tokens
         if self.record.first_token is None:
             self.record.first_token = now
         if not event.token_ids:

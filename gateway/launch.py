@@ -1,13 +1,14 @@
 """Starting a server: every collaborator is made here, in order, and closed in the opposite one.
 
-    address, database, prompts, engine, HTTP
+    prompts, database, engine, HTTP
 
-The address is bound first, so a port in use costs no model. HTTP answers while the engine loads: 503 until
-it is ready. When this returns, nothing that it started is left.
+The address was bound before, so a port in use costs no model. HTTP answers while the engine loads: 503
+until it is ready. When this returns, nothing that it started is left.
 """
 
 import asyncio
 import importlib.metadata
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -21,7 +22,7 @@ from gateway.lifecycle import Lifecycle
 from gateway.metrics import Metrics
 from gateway.namespaces import Namespaces, load_secret
 from gateway.services import Services
-from gateway.serving import DrainingServer, bind
+from gateway.serving import DrainingServer
 from gateway.settings import Settings
 from gateway.store.database import open_database
 from gateway.store.usage import UsageLog
@@ -38,39 +39,39 @@ def version() -> str:
     return importlib.metadata.version("stemma-gateway")
 
 
-async def run_server(settings: Settings, model_path: Path) -> None:
-    """Serve until a signal. Raises AddressUnavailable, CannotServe, and EngineError from the start."""
-    with bind(settings.server.host, settings.server.port) as listener:
-        prompts = _load_prompts(settings, model_path)
-        namespaces = _load_namespaces(settings)
-        engine = EngineProcess(settings.engine_config(model_path))
-        async with _usage_log(settings, metrics := Metrics()) as usage:
-            services = Services(
-                engine=engine,
-                prompts=prompts,
-                catalog=_catalog(settings),
-                namespaces=namespaces,
-                metrics=metrics,
-                usage=usage,
-                lifecycle=Lifecycle(),
-            )
-            app = build_app(settings, services)
-            server = DrainingServer(
-                app, services.lifecycle, drain_seconds=settings.server.drain_seconds, cut=engine.close
-            )
-            greeting = _greeting(settings, listener.getsockname()[1])
-            keeper = asyncio.create_task(_keep(engine, server, greeting))
-            try:
-                await server.serve(sockets=[listener])
-            finally:
-                await _cancel(keeper)
+async def run_server(settings: Settings, model_path: Path, listener: socket.socket) -> None:
+    """Serve on a bound socket until a signal. Raises CannotServe, and EngineError from the start."""
+    prompts = _load_prompts(settings, model_path)
+    namespaces = _load_namespaces(settings)
+    engine = EngineProcess(settings.engine_config(model_path))
+    async with _usage_log(settings, metrics := Metrics()) as usage:
+        services = Services(
+            engine=engine,
+            prompts=prompts,
+            catalog=_catalog(settings),
+            namespaces=namespaces,
+            metrics=metrics,
+            usage=usage,
+            lifecycle=Lifecycle(),
+        )
+        app = build_app(settings, services)
+        server = DrainingServer(
+            app, services.lifecycle, drain_seconds=settings.server.drain_seconds, cut=engine.close
+        )
+        greeting = _greeting(settings, listener.getsockname()[1])
+        keeper = asyncio.create_task(_keep(engine, server, greeting))
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            await _cancel(keeper)
 
 
 def _load_prompts(settings: Settings, model_path: Path) -> Prompts:
     try:
         return load_prompts(model_path, transcript_bytes=settings.conversation.transcript_bytes)
     except (OSError, ValueError) as error:
-        raise CannotServe(f"{model_path}: {error}") from None
+        reason = str(error)
+        raise CannotServe(reason if str(model_path) in reason else f"{model_path}: {reason}") from None
 
 
 def _load_namespaces(settings: Settings) -> Namespaces:
@@ -117,10 +118,11 @@ def _greeting(settings: Settings, port: int) -> str:
     host, model = settings.server.host, settings.model.served_name
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
     key = ' -H "authorization: Bearer $STEMMA_KEY"' if settings.keys else ""
+    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}], "max_tokens": 64}}'
     return (
         f"Stemma serves {model} at {url}\n\n"
         f"    curl {url}/chat/completions -H 'content-type: application/json'{key} \\\n"
-        f'      -d \'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}\'\n'
+        f"      -d '{body}'\n"
     )
 
 

@@ -36,7 +36,10 @@ _ENGINE_COUNTERS = {
     "num_generated_tokens": ("generation_tokens", "Tokens generated."),
     "num_preemptions": ("preemptions", "Sequences that had to give their blocks back."),
     "num_finished": ("sequences_finished", "Sequences that ended by themselves."),
-    "num_aborted": ("sequences_aborted", "Sequences that were ended early."),
+    "num_aborted": (
+        "sequences_aborted",
+        "Sequences that were ended early: by who asked, or at a stop string.",
+    ),
     "num_evicted_blocks": ("evicted_blocks", "Cached blocks given up for others."),
     "num_copied_blocks": ("copied_blocks", "Blocks copied on write."),
 }

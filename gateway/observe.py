@@ -4,6 +4,7 @@ A client's x-request-id is kept when it is short and plain, and replaced otherwi
 reaches a header or a log. The line is written when the last byte has been sent or the client has gone.
 """
 
+import logging
 import re
 import secrets
 import time
@@ -21,6 +22,7 @@ from gateway.store.usage import UsageLog, UsageRow
 __all__ = ["Observe"]
 
 _PLAIN_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+_PROBES = frozenset({"/health", "/metrics"})  # asked every few seconds by machines
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 
@@ -65,7 +67,9 @@ class Observe:
         self.metrics.observe(record, now)
         if record.completion_id is not None:
             self.usage.add(UsageRow.of(record, now))
-        self.log.info(
+        is_routine = record.route in _PROBES and record.status == 200
+        self.log.log(
+            logging.DEBUG if is_routine else logging.INFO,
             "request.finished",
             id=record.request_id,
             tenant=record.tenant,

@@ -22,6 +22,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -177,6 +178,13 @@ class Settings(BaseSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _one_tenant_a_key(self) -> "Settings":
+        known = {key.key.get_secret_value() for key in self.keys}
+        if len(known) < len(self.keys):
+            raise ValueError("keys: the same key stands twice; a key names one tenant")
+        return self
+
     @property
     def database_url(self) -> str:
         """The database to use, given or in the data folder."""
@@ -214,9 +222,21 @@ def load_settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:
 
 def _complaints(error: ValidationError) -> list[str]:
     return [
-        f"{'.'.join(map(str, item['loc'])) or 'settings'}: {item['msg'].removeprefix('Value error, ')}"
+        f"{'.'.join(map(str, item['loc'])) or 'settings'}: {_complaint(item)}"
         for item in error.errors(include_url=False, include_input=False)
     ]
+
+
+def _complaint(item: ErrorDetails) -> str:
+    match item["type"]:
+        case "extra_forbidden":
+            return "there is no such setting; configs/default.toml lists them all"
+        case "tuple_type":
+            return "must be a list"
+        case "too_short" | "string_too_short":
+            return f"must have at least {item['ctx']['min_length']} characters"
+        case _:
+            return item["msg"].removeprefix("Value error, ")
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

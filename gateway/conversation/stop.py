@@ -8,18 +8,26 @@ it was cut into pieces. Matching is Knuth's, Morris' and Pratt's: linear in all.
 
 from collections.abc import Sequence
 
-__all__ = ["StopMatcher"]
+__all__ = ["StopMatcher", "StopStrings"]
 
 _NOTHING = (0, "")
 
 
-class StopMatcher:
-    """Watches one choice. Empty stop strings are not allowed."""
+class StopStrings:
+    """The stop strings of one request, prepared once for all its choices. Empty ones are not allowed."""
 
-    def __init__(self, stops: Sequence[str], include_stop: bool = False) -> None:
+    def __init__(self, stops: Sequence[str]) -> None:
         assert all(stops), "an empty stop string would match at once"
+        longest_first = sorted(set(stops), key=lambda stop: (-len(stop), stop))
+        self.prepared = tuple((stop, _borders(stop)) for stop in longest_first)
+
+
+class StopMatcher:
+    """Watches one choice."""
+
+    def __init__(self, stops: StopStrings, include_stop: bool = False) -> None:
         self._include_stop = include_stop
-        self._needles = [_Needle(stop) for stop in sorted(set(stops), key=lambda stop: (-len(stop), stop))]
+        self._needles = [_Needle(text, borders) for text, borders in stops.prepared]
         self._held = _NOTHING  # how many characters are held back, and the stop string that they begin
         self.matched: str | None = None  # the stop string that ended the text
 
@@ -57,10 +65,10 @@ class _Needle:
 
     __slots__ = ("_borders", "num_matched", "text")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, borders: Sequence[int]) -> None:
         self.text = text
         self.num_matched = 0
-        self._borders = _borders(text)
+        self._borders = borders
 
     def reads(self, character: str) -> bool:
         """Whether the text ends with the needle now. Not called again after it has answered yes."""

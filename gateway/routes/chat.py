@@ -17,7 +17,7 @@ from engine.messages import Submit
 from gateway.auth import principal_of
 from gateway.choice import Choice
 from gateway.conversation.prompt import Prompt
-from gateway.conversation.stop import StopMatcher
+from gateway.conversation.stop import StopMatcher, StopStrings
 from gateway.errors import ContextTooLong, EngineUnavailable, InvalidRequest
 from gateway.generation import Generation
 from gateway.record import RequestRecord, record_of
@@ -70,6 +70,8 @@ class ChatRoute:
         info = services.engine.info
         namespace = services.namespaces.of(tenant, chat.cache_salt)
         prompt = await self._render(chat, namespace)
+        if not prompt.ids:
+            raise InvalidRequest("The messages render to an empty prompt; send some text.", param="messages")
         sampling = to_sampling_params(
             chat,
             max_tokens=answer_limit(chat, info, len(prompt.ids)),
@@ -91,7 +93,7 @@ class ChatRoute:
             submit=submit,
             prompt=prompt,
             record=record,
-            choices=[self._choice(chat, index) for index in range(chat.num_choices)],
+            choices=self._choices(chat),
             created=int(time.time()),
         )
 
@@ -123,10 +125,14 @@ class ChatRoute:
                 param="messages",
             )
 
-    def _choice(self, chat: ChatRequest, index: int) -> Choice:
-        return Choice(
-            index,
-            self.services.prompts.detokenizer(),
-            StopMatcher(chat.stop or (), bool(chat.include_stop_str_in_output)),
-            min_tokens=chat.min_tokens or 0,
-        )
+    def _choices(self, chat: ChatRequest) -> list[Choice]:
+        stops = StopStrings(chat.stop or ())
+        return [
+            Choice(
+                index,
+                self.services.prompts.detokenizer(),
+                StopMatcher(stops, bool(chat.include_stop_str_in_output)),
+                min_tokens=chat.min_tokens or 0,
+            )
+            for index in range(chat.num_choices)
+        ]

@@ -23,6 +23,8 @@ class ModelsRoute:
     async def retrieve(self, request: Request) -> Response:
         """One name; 404 when nobody has it."""
         name = request.path_params["model"]
+        if not name:
+            return await self.list(request)
         self.services.catalog.require(name)
         return _json(self._model(name))
 

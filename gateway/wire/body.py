@@ -5,6 +5,8 @@ key that stands twice the last counts. Nesting is bounded by the decoder's own s
 a 400.
 """
 
+import codecs
+
 import msgspec
 
 from gateway.errors import InvalidRequest, UnsupportedMediaType
@@ -24,12 +26,18 @@ def require_json(content_type: str) -> None:
 
 def decode_object(body: bytes) -> dict[str, object]:
     """Decode a JSON object. Raises InvalidRequest for anything else."""
+    if not body.strip():
+        raise InvalidRequest("The body is empty; send a JSON object.", code="invalid_json")
+    if body.startswith(codecs.BOM_UTF8):
+        raise InvalidRequest("The body begins with a byte-order mark; send plain UTF-8.", code="invalid_json")
     try:
         decoded = msgspec.json.decode(body)
     except msgspec.MsgspecError as error:
         raise InvalidRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from None
     except RecursionError:
-        raise InvalidRequest("The body is nested too deeply.", code="invalid_json") from None
+        raise InvalidRequest(
+            "The body is nested too deeply; a chat request needs a dozen levels.", code="invalid_json"
+        ) from None
     if not isinstance(decoded, dict):
         raise InvalidRequest("The body must be a JSON object, such as {...}.", code="invalid_json")
     return decoded

@@ -16,7 +16,7 @@ __all__ = ["MAX_CHOICES", "MAX_MESSAGES", "MAX_STOPS", "MAX_STOP_CHARACTERS", "c
 MAX_CHOICES = 16
 MAX_MESSAGES = 4096
 MAX_STOPS = 16
-MAX_STOP_CHARACTERS = 16_384
+MAX_STOP_CHARACTERS = 16_384  # of all together
 MAX_STOP_TOKEN_IDS = 256
 MAX_BIASED_TOKENS = 1024
 MAX_SALT_CHARACTERS = 1024
@@ -33,7 +33,8 @@ class _Range:
         return value <= self.high and (value > self.low if self.is_open else value >= self.low)
 
     def __str__(self) -> str:
-        return f"{'more than' if self.is_open else 'at least'} {self.low:,} and at most {self.high:,}"
+        low = f"{'more than' if self.is_open else 'at least'} {self.low:,}"
+        return low if self.high >= _INT64 - 1 and self.low >= -1 else f"{low} and at most {self.high:,}"
 
 
 _RANGES = {
@@ -43,7 +44,7 @@ _RANGES = {
     "top_k": _Range(-1, _INT64 - 1),
     "presence_penalty": _Range(-2, 2),
     "frequency_penalty": _Range(-2, 2),
-    "repetition_penalty": _Range(0, 10, is_open=True),
+    "repetition_penalty": _Range(0.01, 10),
     "max_tokens": _Range(1, _INT64 - 1),
     "max_completion_tokens": _Range(1, _INT64 - 1),
     "min_tokens": _Range(0, _INT64 - 1),
@@ -79,12 +80,12 @@ def _check_messages(chat: ChatRequest) -> None:
 
 def _check_stops(stops: Sequence[str]) -> None:
     _at_most(len(stops), MAX_STOPS, "stop", "strings")
+    _at_most(sum(map(len, stops)), MAX_STOP_CHARACTERS, "stop", "characters")
     for stop in stops:
         if not stop:
             raise InvalidRequest(
                 "stop holds an empty string; leave it out, or send null for none.", param="stop"
             )
-        _at_most(len(stop), MAX_STOP_CHARACTERS, "stop", "characters in a string")
 
 
 def _check_logit_bias(biases: dict[str, float]) -> None:

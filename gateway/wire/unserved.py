@@ -4,6 +4,7 @@ A field that would change the answer is refused by name, unless its value says n
 values listed beside it. A hint is accepted and ignored. docs/api.md shows both tables to the user.
 """
 
+import json
 from collections.abc import Mapping
 
 from gateway.errors import InvalidRequest
@@ -81,4 +82,4 @@ def _equal(value: object, silent: object) -> bool:
 def _instead(silent_values: tuple[object, ...]) -> str:
     if not silent_values:
         return "; leave it out"
-    return f"; leave it out or send {' or '.join(map(repr, silent_values))}"
+    return f"; leave it out or send {' or '.join(json.dumps(value) for value in silent_values)}"

@@ -11,7 +11,7 @@ import pytest
 
 from engine.connection import EngineConnection
 from engine.core import EngineCore
-from engine.errors import EngineDied, EngineError, RequestRefused
+from engine.errors import EngineError, EngineStopping, RequestRefused
 from engine.messages import Submit, TokenEvent
 from engine.sequence import SamplingParams
 from engine.step import Step
@@ -151,7 +151,7 @@ async def test_closing_the_connection_ends_waiting_requests(tmp_path: Path) -> N
         async with connected(address) as connection:
             waiting = asyncio.create_task(collect(connection, submit()))
             await asyncio.sleep(0.05)
-            await connection.close("gone")
-            with pytest.raises(EngineDied, match="gone"):
+            await connection.close(EngineStopping("gone"))
+            with pytest.raises(EngineStopping, match="gone"):
                 await waiting
         release.set()

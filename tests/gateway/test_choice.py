@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from engine.messages import FinishReason, TokenEvent, TokenLogprob
 from gateway.choice import Choice, Piece
 from gateway.conversation.detokenizer import Detokenizer
-from gateway.conversation.stop import StopMatcher
+from gateway.conversation.stop import StopMatcher, StopStrings
 from tests.fakes import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
@@ -30,7 +30,7 @@ def run(
     events: Sequence[TokenEvent], *, stops: Sequence[str] = STOPS, min_tokens: int = 0
 ) -> tuple[Choice, list[Piece]]:
     """Feed events until the choice is finished, as the generation does."""
-    choice = Choice(0, Detokenizer(TOKENIZER), StopMatcher(stops), min_tokens=min_tokens)
+    choice = Choice(0, Detokenizer(TOKENIZER), StopMatcher(StopStrings(stops)), min_tokens=min_tokens)
     pieces: list[Piece] = []
     for each in events:
         pieces.append(choice.push(each))

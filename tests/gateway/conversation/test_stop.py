@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.conversation.stop import StopMatcher
+from gateway.conversation.stop import StopMatcher, StopStrings
 
 # few letters, so that stop strings overlap each other, themselves and the text
 letters = st.text("ab", max_size=30)
@@ -31,12 +31,12 @@ def test_any_cutting_gives_what_the_whole_text_gives(
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)))))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
-    assert run(StopMatcher(stops, include), pieces) == until_stop(text, stops, include)
+    assert run(StopMatcher(StopStrings(stops), include), pieces) == until_stop(text, stops, include)
 
 
 @given(letters, stops_of_letters)
 def test_only_the_head_of_a_stop_string_is_held_back(text: str, stops: list[str]) -> None:
-    matcher, sent = StopMatcher(stops, False), ""
+    matcher, sent = StopMatcher(StopStrings(stops), False), ""
     for position, character in enumerate(text, start=1):
         sent += matcher.push(character)[0]
         if matcher.matched is not None:
@@ -47,11 +47,11 @@ def test_only_the_head_of_a_stop_string_is_held_back(text: str, stops: list[str]
 
 
 def test_one_stop_string_cuts_like_split() -> None:
-    assert run(StopMatcher(["STOP"]), ["one S", "TOP", " two STOP"]) == ("one ", True)
+    assert run(StopMatcher(StopStrings(["STOP"])), ["one S", "TOP", " two STOP"]) == ("one ", True)
 
 
 def test_a_head_that_comes_to_nothing_is_sent_at_the_end() -> None:
-    matcher = StopMatcher(["DEFG"])
+    matcher = StopMatcher(StopStrings(["DEFG"]))
 
     assert matcher.push("ABCDE") == ("ABC", False)
     assert matcher.push("X") == ("DEX", False)
@@ -61,11 +61,11 @@ def test_a_head_that_comes_to_nothing_is_sent_at_the_end() -> None:
 
 
 def test_the_longer_of_two_that_end_together_wins() -> None:
-    assert run(StopMatcher(["c", "abc"]), ["xabc"]) == ("x", True)
+    assert run(StopMatcher(StopStrings(["c", "abc"])), ["xabc"]) == ("x", True)
 
 
 def test_nothing_comes_through_after_the_stop() -> None:
-    matcher = StopMatcher(["."], include_stop=True)
+    matcher = StopMatcher(StopStrings(["."]), include_stop=True)
 
     assert matcher.push("a.b") == ("a.", True)
     assert matcher.push("c") == ("", True)
@@ -74,4 +74,4 @@ def test_nothing_comes_through_after_the_stop() -> None:
 
 
 def test_without_stop_strings_all_text_passes_at_once() -> None:
-    assert StopMatcher([]).push("abc") == ("abc", False)
+    assert StopMatcher(StopStrings([])).push("abc") == ("abc", False)
