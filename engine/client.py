@@ -26,8 +26,8 @@ __all__ = ["Engine", "EngineProcess"]
 _MAX_RESTART_DELAY_SECONDS = 30.0
 
 # How long an OpenMP thread that waits for another burns its core before it sleeps. The library's own 300,000
-# made steps a hundred times slower as soon as another process was busy too; none at all made them twice as slow
-# on a quiet machine. See docs/decisions/006-short-spins.md.
+# made steps a hundred times slower as soon as another process was busy too; none at all made them twice as
+# slow on a quiet machine. See docs/decisions/006-short-spins.md.
 _SPIN_COUNT = "2000"
 
 
