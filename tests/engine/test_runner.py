@@ -132,9 +132,17 @@ def test_the_pool_fits_the_bytes_that_were_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"), [({"kv_bytes": 100}, "one block takes"), ({"block_size": 8}, "multiple of 16")]
+    ("change", "reason"),
+    [
+        ({"kv_bytes": 100}, "one block takes"),
+        ({"kv_bytes": 1 << 60}, "lower it"),
+        ({"block_size": 8}, "multiple of 16"),
+        ({"max_context": 1 << 20}, "more than"),
+    ],
 )
-def test_a_pool_that_cannot_work_is_refused(change: dict[str, int], reason: str, tmp_path: Path) -> None:
+def test_what_cannot_work_is_refused_with_the_reason(
+    change: dict[str, int], reason: str, tmp_path: Path
+) -> None:
     folder = write_checkpoint(random_model("llama"), tmp_path)
 
     with pytest.raises(ValueError, match=reason):

@@ -80,3 +80,25 @@ def test_a_key_never_shows_in_what_is_printed() -> None:
     key = ApiKey.model_validate({"key": "secret-secret-secret", "tenant": "a"})
 
     assert "secret-secret" not in repr(key)
+
+
+def test_a_key_names_one_tenant(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text("".join(f'[[keys]]\nkey = "{"k" * 16}"\ntenant = "{tenant}"\n' for tenant in "ab"))
+
+    with pytest.raises(BadSettings, match="twice"):
+        load_settings(path, {})
+
+
+def test_complaints_are_in_an_operators_words(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text('[server]\nprot = 1\ncors_origins = "x"\n[[keys]]\nkey = "short"\ntenant = "a"\n')
+
+    with pytest.raises(BadSettings) as refused:
+        load_settings(path, {})
+
+    assert str(refused.value).splitlines() == [
+        "server.cors_origins: must be a list",
+        "server.prot: there is no such setting; configs/default.toml lists them all",
+        "keys.0.key: must have at least 16 characters",
+    ]

@@ -106,3 +106,36 @@ def test_a_port_in_use_is_one_line_and_leaves_nothing(served: ServedModel, tmp_p
     assert second.returncode == 1
     assert second.stderr.decode().count("\n") == 1
     assert f"port {port}" in second.stderr.decode()
+
+
+def test_an_engine_that_cannot_start_says_why_and_nothing_else(
+    default_model_path: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "gateway", "serve", "--port", "0", "--data", str(tmp_path)]
+    environment = os.environ | {
+        "STEMMA_ENGINE__KV_BYTES": "1KiB",
+        "STEMMA_MODEL__PATH": str(default_model_path),
+    }
+
+    ended = subprocess.run(
+        command, env=environment, cwd=REPOSITORY, capture_output=True, timeout=120, check=False
+    )
+
+    assert ended.returncode == 1
+    assert [line.split(":")[0] for line in ended.stderr.decode().splitlines()] == ["stemma", "stemma"]
+    assert "one block takes" in ended.stderr.decode()
+
+
+def test_the_folder_that_serve_is_started_in_lends_no_code(default_model_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "engine.py").write_text("raise SystemExit('not this one')")
+    command = [Path(sys.executable).with_name("stemma"), "serve", "--port", "0", "--data", "data"]
+    environment = os.environ | {
+        "STEMMA_ENGINE__KV_BYTES": "1KiB",
+        "STEMMA_MODEL__PATH": str(default_model_path),
+    }
+
+    ended = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, timeout=120, check=False
+    )
+
+    assert "one block takes" in ended.stderr.decode()

@@ -71,3 +71,11 @@ def test_json_types_are_taken(good: str) -> None:
 def test_other_types_are_refused(bad: str) -> None:
     with pytest.raises(UnsupportedMediaType):
         require_json(bad)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"), [(b" \n", "empty"), (b'\xef\xbb\xbf{"model": "m"}', "byte-order mark")]
+)
+def test_common_slips_are_named(body: bytes, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        decode_object(body)

@@ -48,7 +48,7 @@ def test_values_in_range_are_taken(name: str, value: object) -> None:
         ("temperature", -0.1), ("temperature", 2.1), ("temperature", 999_999.0), ("temperature", "1"),
         ("temperature", True), ("temperature", 10**400), ("top_p", 0), ("top_p", -1.0), ("top_p", 1.1),
         ("min_p", 1.1), ("top_k", -2), ("top_k", 1.5), ("presence_penalty", 2.1), ("frequency_penalty", -3),
-        ("repetition_penalty", 0), ("repetition_penalty", -1), ("seed", 2**63), ("seed", 2**64),
+        ("repetition_penalty", 0), ("repetition_penalty", 1e-300), ("repetition_penalty", -1), ("seed", 2**63), ("seed", 2**64),
         ("seed", -(2**63) - 1), ("seed", 1.5), ("seed", "1"), ("n", 0), ("n", 17), ("n", -1), ("n", True),
         ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", 1.5), ("max_tokens", 8.0), ("max_tokens", "8"),
         ("max_completion_tokens", 0), ("min_tokens", -1), ("stop", ""), ("stop", [""]), ("stop", ["a", ""]),
