@@ -49,9 +49,7 @@ class _Stream:
 
 
 class EngineConnection:
-    """Speaks to the engine at one address. Implements engine.client.Engine, for as long as that engine
-    lives.
-    """
+    """Speaks to the engine at one address. Implements engine.client.Engine while that engine lives."""
 
     def __init__(self, address: str) -> None:
         self._socket = zmq.asyncio.Context.instance().socket(zmq.DEALER)

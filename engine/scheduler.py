@@ -117,9 +117,7 @@ class Scheduler:
         return outcomes
 
     def abandon(self, step: Step, now: float) -> list[Sequence]:
-        """A step has failed: forget its sequences, and all choices of their requests. Returns what was
-        forgotten.
-        """
+        """A step has failed: forget its sequences and all choices of their requests. Returns them."""
         self._land()
         lost = {span.sequence.request_id for span in step.spans}
         gone = [sequence for request_id in lost for sequence in self._take_out(request_id, None)]
@@ -128,9 +126,7 @@ class Scheduler:
         return gone
 
     def abort(self, request_id: str, choice: int | None, now: float) -> None:
-        """End a request, or one of its choices. Blocks that a step in flight uses come home when it has
-        landed.
-        """
+        """End a request, or one of its choices. Blocks that a step in flight uses come home with it."""
         gone = self._take_out(request_id, choice)
         self.counters.num_aborted += len(gone)
         self._end(gone, now)
@@ -156,9 +152,7 @@ class Scheduler:
                 plan.add(sequence, num_tokens)
 
     def _grow_or_preempt(self, sequence: Sequence, num_tokens: int, plan: StepPlan, now: float) -> bool:
-        """Get blocks for a running sequence, shedding the youngest till they are there; False if it is
-        shed.
-        """
+        """Get blocks for a running sequence, at the youngest's expense; False if it was shed itself."""
         while sequence.lease is not None:
             if self._cache.grow(sequence.lease, num_tokens):
                 return True
@@ -193,9 +187,7 @@ class Scheduler:
                 break
 
     def _start(self, sequence: Sequence, plan: StepPlan, now: float) -> bool:
-        """Lease blocks to a waiting sequence, if all its tokens fit and everybody who runs can have one
-        more.
-        """
+        """Lease blocks to a waiting sequence, if all its tokens fit beside one more block for each that runs."""
         reserve = len(self.running) * self._cache.block_size
         lease = self._cache.acquire(
             sequence.namespace,
@@ -265,9 +257,7 @@ class Scheduler:
         self.waiting.extendleft(reversed(forks))
 
     def _take_out(self, request_id: str, choice: int | None) -> list[Sequence]:
-        """Remove sequences from every queue; the next choice leads if the one that computed the prompt is
-        gone.
-        """
+        """Remove sequences from every queue; if the choice that computed the prompt goes, the next one leads."""
 
         def is_meant(sequence: Sequence) -> bool:
             return sequence.request_id == request_id and choice in (None, sequence.choice)

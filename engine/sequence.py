@@ -21,9 +21,7 @@ MAX_TOP_LOGPROBS = 20  # the protocol's limit for top_logprobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How to choose tokens, and when to stop. All values are final: whoever sends them has resolved the
-    defaults.
-    """
+    """How to choose tokens, and when to stop. All values are final: defaults are resolved before."""
 
     max_tokens: int
     temperature: float = 1.0  # 0 is greedy

@@ -65,9 +65,7 @@ class Ledger:
         node.num_locks += 1
 
     def unlock(self, node: Node, *, now: float | None = None) -> None:
-        """Undo one `lock`. `now` marks the path as used. What stands in a longer sibling too is freed at
-        once.
-        """
+        """Undo one `lock`. `now` marks the path as used. What a longer sibling repeats is freed at once."""
         for part in node.path():
             part.num_locks -= 1
             if now is not None:

@@ -106,9 +106,7 @@ class Node:
         return self._sibling(+1)
 
     def split(self, num_blocks: int, block_size: int) -> "Node":
-        """Cut this node after `num_blocks` blocks; returns the new upper part. This node stays as the lower
-        part.
-        """
+        """Cut this node after `num_blocks` blocks; returns the new upper part, and stays as the lower."""
         assert 0 < num_blocks < len(self.blocks), "a split leaves blocks on both sides"
         assert self.parent is not None
         cut = num_blocks * block_size * TOKEN_BYTES

@@ -19,9 +19,7 @@ def pack(token_ids: Iterable[int]) -> bytes:
 
 
 def common_prefix(first: bytearray, second: bytearray) -> int:
-    """How many leading tokens two packed runs share. Compares whole halves, so it costs about one pass of
-    memcmp.
-    """
+    """How many leading tokens two packed runs share; costs about one pass of memcmp."""
     low, high = 0, min(len(first), len(second)) // TOKEN_BYTES
     while low < high:
         middle = (low + high + 1) // 2

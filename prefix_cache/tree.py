@@ -20,8 +20,7 @@ __all__ = ["PrefixCache"]
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """The part of a prefix found in the tree: the path to `node`, then `num_tail_tokens` more inside `tail`'s
-    first block.
+    """The part of a prefix found in the tree: a path to `node`, then some tokens of `tail`'s first block.
 
     `num_tokens` is where `node` ends, on a block boundary. `tail` is None when the match ends there too.
     """
@@ -47,9 +46,7 @@ class PrefixCache:
         self._running: list[Node] = []  # sources of the copies that were taken
 
     def num_held_tokens(self, leases: Iterable[tuple[Lease, int]]) -> int:
-        """Tokens that lie in held blocks, shared ones once, given every lease with its number of computed
-        tokens.
-        """
+        """Tokens in held blocks, shared ones once, given every lease with its number of computed tokens."""
         private = sum(
             num_computed - lease.num_committed + len(lease.duplicates) * self.block_size
             for lease, num_computed in leases
@@ -84,9 +81,7 @@ class PrefixCache:
         return lease
 
     def grow(self, lease: Lease, num_tokens: int) -> bool:
-        """Add blocks until the lease has slots for `num_tokens`. False, with nothing changed, if they cannot
-        be had.
-        """
+        """Add blocks until the lease has slots for `num_tokens`. False, with nothing changed, if none are left."""
         num_missing = self._num_blocks_for(num_tokens) - len(lease.blocks)
         if num_missing > self.ledger.num_available:
             return False
@@ -94,11 +89,9 @@ class PrefixCache:
         return True
 
     def commit(self, lease: Lease, tokens: bytes) -> None:
-        """Make computed tokens findable: `tokens` are those from `lease.num_committed` on; the lease's blocks
-        hold them.
+        """Make computed tokens findable: those from `lease.num_committed` on, which the lease's blocks hold.
 
-        A partial block that would be a prefix of another in the tree waits until it differs: hand its tokens
-        again.
+        A partial block that is a prefix of another in the tree waits until it differs: hand it again then.
         """
         position = 0
         while position < len(tokens):
@@ -113,8 +106,7 @@ class PrefixCache:
             position = end
 
     def release(self, lease: Lease, now: float) -> None:
-        """Let go of everything: what was committed stays as cached blocks, the rest is free. The lease is
-        void.
+        """Let go of everything: what was committed stays cached, the rest is free. The lease is void.
 
         Not while a step that uses the lease is in flight: its blocks would be handed out under it.
         """
@@ -139,9 +131,7 @@ class PrefixCache:
         self._running.clear()
 
     def check_invariants(self, leases: Iterable[Lease]) -> None:
-        """Assert from scratch what must always hold, given every lease that is out. Slow: for tests and idle
-        moments.
-        """
+        """Assert from scratch what must always hold, given every lease that is out. Slow."""
         leases = list(leases)
         nodes = list(self._root.walk())
         for node in nodes:
@@ -162,9 +152,7 @@ class PrefixCache:
         return lease.duplicates + lease.blocks[self._num_blocks_for(lease.num_committed) :]
 
     def _find(self, namespace: Namespace, tokens: bytearray) -> _Match:
-        """Walk as far as tokens agree. A node that the match leaves in its middle is split there, which
-        nobody can see.
-        """
+        """Walk as far as tokens agree. A node that the match leaves in its middle is split there."""
         node, position = self._root, 0
         while True:
             child, length = node.nearest_child(namespace, tokens[position * TOKEN_BYTES :])
@@ -201,9 +189,7 @@ class PrefixCache:
         return lease
 
     def _can_take_over(self, tail: Node, found: _Match, namespace: Namespace) -> bool:
-        """Whether the block that a match ends in may be written further, in place, by the lease that matched
-        it.
-        """
+        """Whether the block that a match ends in may be written further by the lease that matched it."""
         is_whole = tail.num_tokens == found.num_tail_tokens
         return is_whole and tail.is_leaf and tail.num_locks == 0 and tail.namespace == namespace
 
@@ -221,9 +207,7 @@ class PrefixCache:
         self._planned = [item for item in self._planned if item[0].target_block not in targets]
 
     def _fill_tail(self, lease: Lease, piece: bytearray) -> None:
-        """Extend the partial block that ends the lease's path. Its holder alone writes it; all others copied
-        it.
-        """
+        """Extend the partial block that ends the lease's path. Its holder alone writes it; others copy."""
         node, parent = lease.node, lease.node.parent
         assert parent is not None, "a partial block hangs below the root"
         if len(node.blocks) > 1:  # its place among its siblings is settled by its first, full block
@@ -248,9 +232,7 @@ class PrefixCache:
         return None
 
     def _add_block(self, lease: Lease, piece: bytearray) -> bool:
-        """Hang the lease's next block into the tree; False if it must wait because a longer equal run is
-        there.
-        """
+        """Hang the lease's next block into the tree; False if it must wait: a longer equal run is there."""
         node = lease.node
         block = lease.blocks[lease.num_committed // self.block_size]
         child, length = node.nearest_child(lease.namespace, piece)
