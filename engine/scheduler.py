@@ -187,7 +187,7 @@ class Scheduler:
                 break
 
     def _start(self, sequence: Sequence, plan: StepPlan, now: float) -> bool:
-        """Lease blocks to a waiting sequence, if all its tokens fit beside one more block for each that runs."""
+        """Lease blocks to a waiting sequence if all its tokens fit, and one more block for each that runs."""
         reserve = len(self.running) * self._cache.block_size
         lease = self._cache.acquire(
             sequence.namespace,
@@ -257,7 +257,7 @@ class Scheduler:
         self.waiting.extendleft(reversed(forks))
 
     def _take_out(self, request_id: str, choice: int | None) -> list[Sequence]:
-        """Remove sequences from every queue; if the choice that computed the prompt goes, the next one leads."""
+        """Remove sequences from every queue; if the choice with the prompt goes, the next one leads."""
 
         def is_meant(sequence: Sequence) -> bool:
             return sequence.request_id == request_id and choice in (None, sequence.choice)
