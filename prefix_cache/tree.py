@@ -81,7 +81,7 @@ class PrefixCache:
         return lease
 
     def grow(self, lease: Lease, num_tokens: int) -> bool:
-        """Add blocks until the lease has slots for `num_tokens`. False, changing nothing, if too few are left."""
+        """Add blocks until there are slots for `num_tokens`. False, changing nothing, if too few are left."""
         num_missing = self._num_blocks_for(num_tokens) - len(lease.blocks)
         if num_missing > self.ledger.num_available:
             return False
