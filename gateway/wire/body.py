@@ -33,7 +33,7 @@ def decode_object(body: bytes) -> dict[str, object]:
     try:
         decoded = msgspec.json.decode(body)
     except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+        raise InvalidRequest(_in_words(error), code="invalid_json") from None
     except RecursionError:
         raise InvalidRequest(
             "The body is nested too deeply; a chat request needs a dozen levels.", code="invalid_json"
@@ -41,3 +41,15 @@ def decode_object(body: bytes) -> dict[str, object]:
     if not isinstance(decoded, dict):
         raise InvalidRequest("The body must be a JSON object, such as {...}.", code="invalid_json")
     return decoded
+
+
+def _in_words(error: msgspec.MsgspecError) -> str:
+    """What was wrong, where the decoder's own words would puzzle."""
+    words = str(error)
+    if "surrogate" in words:
+        return "The body holds half of a surrogate pair (\\ud800 to \\udfff); send whole characters."
+    if "truncated" in words:
+        return "The body is not valid JSON: it ends too early, or with half of a surrogate pair in a string."
+    if "out of range" in words:
+        return "The body holds a number that no 64-bit float can hold; send a smaller one."
+    return f"The body is not valid JSON: {words}."

@@ -28,7 +28,8 @@ _EXPECTED = {
 def to_invalid_request(error: ValidationError) -> InvalidRequest:
     """The 400 for the first thing that pydantic found."""
     first = error.errors(include_url=False, include_input=False, include_context=True)[0]
-    path = ".".join(str(step) for step in first["loc"])
+    within = first.get("ctx", {}).get("path")  # where, inside a value that a validator of ours reads itself
+    path = ".".join(str(step) for step in (*first["loc"], *([] if within is None else [within])))
     return InvalidRequest(f"{path[:200]} {_what(first)}.", param=path[:200])
 
 

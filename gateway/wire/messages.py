@@ -22,19 +22,17 @@ def _joined_text(content: object) -> object:
 
 def _text_of(part: object, place: int) -> str:
     if not isinstance(part, dict):
-        raise PydanticCustomError("content", "part {place} must be an object with a type", {"place": place})
+        raise PydanticCustomError("content", "must be an object with a type", {"path": f"{place}"})
     kind = part.get("type")
     if kind not in ("text", "refusal"):
         raise PydanticCustomError(
             "content",
-            "part {place} has type {kind}, which this model cannot read; send parts of type text",
-            {"place": place, "kind": repr(kind)[:40]},
+            "is {kind}, which this model cannot read; send parts of type text",
+            {"path": f"{place}.type", "kind": repr(kind)[:40]},
         )
     text = part.get(kind)
     if not isinstance(text, str):
-        raise PydanticCustomError(
-            "content", "part {place} must have a string under {kind}", {"place": place, "kind": kind}
-        )
+        raise PydanticCustomError("content", "must be a string", {"path": f"{place}.{kind}"})
     return text
 
 

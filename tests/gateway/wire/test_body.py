@@ -79,3 +79,16 @@ def test_other_types_are_refused(bad: str) -> None:
 def test_common_slips_are_named(body: bytes, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         decode_object(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (rb'{"a": "\ud83d and more"}', "surrogate pair"),
+        (b'{"a": 1e999}', "64-bit"),
+        (b'{"a": [1, 2', "too early"),
+    ],
+)
+def test_the_decoders_riddles_are_put_in_words(body: bytes, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        decode_object(body)

@@ -49,9 +49,9 @@ def test_a_template_gets_what_it_may_print_and_no_more() -> None:
     [
         ({"role": "user", "content": 5}, "messages.0.content"),
         ({"role": "user", "content": {"type": "text", "text": "a"}}, "messages.0.content"),
-        ({"role": "user", "content": ["a"]}, "messages.0.content"),
-        ({"role": "user", "content": [{"text": "a"}]}, "messages.0.content"),
-        ({"role": "user", "content": [{"type": "text", "text": None}]}, "messages.0.content"),
+        ({"role": "user", "content": ["a"]}, "messages.0.content.0"),
+        ({"role": "user", "content": [{"text": "a"}]}, "messages.0.content.0.type"),
+        ({"role": "user", "content": [{"type": "text", "text": None}]}, "messages.0.content.0.text"),
         ({"role": "robot", "content": "a"}, "messages.0.role"),
         ({"content": "a"}, "messages.0.role"),
         ({"role": "user", "content": "a", "name": 5}, "messages.0.name"),
@@ -68,5 +68,5 @@ def test_a_bad_message_is_pointed_at(message: Any, param: str) -> None:
 
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "file", "video"])
 def test_a_part_that_cannot_be_read_is_named(kind: str) -> None:
-    with pytest.raises(InvalidRequest, match=f"part 1 has type '{kind}'"):
+    with pytest.raises(InvalidRequest, match=f"content.1.type is '{kind}'"):
         parse({"role": "user", "content": [text("a"), {"type": kind}]})
