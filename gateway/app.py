@@ -48,6 +48,7 @@ def _routes(settings: Settings, services: Services) -> list[Route]:
         Route("/v1/models/{model:path}", models.retrieve),
         Route("/health", operations.health),
         Route("/metrics", operations.metrics),
+        Route("/admin/metrics", operations.admin_metrics),
         Route("/", operations.index),
     ]
 

@@ -18,6 +18,7 @@ from gateway.settings import ApiKey
 __all__ = ["Authenticate", "Keyring", "Principal", "principal_of"]
 
 _OPEN_PATHS = frozenset({"/", "/health"})
+_METRICS_PATHS = frozenset({"/metrics", "/admin/metrics"})
 _MAX_HEADER_BYTES = 4096
 
 
@@ -83,8 +84,8 @@ class Authenticate:
     def _admit(self, scope: Scope) -> Principal:
         header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
         principal = self.keyring.principal(header)
-        if scope["path"] == "/metrics" and not principal.may_read_metrics:
-            raise Forbidden("This API key may not read /metrics.")
+        if scope["path"] in _METRICS_PATHS and not principal.may_read_metrics:
+            raise Forbidden(f"This API key may not read {scope['path']}.")
         return principal
 
 

@@ -98,12 +98,23 @@ class Metrics:
 
     def render(self, engine: EngineStats | None) -> bytes:
         """The exposition; without the engine's figures while there is no engine."""
-        own = generate_latest(self.registry)
+        return b"".join(generate_latest(registry) for registry in self._registries(engine))
+
+    def samples(self, engine: EngineStats | None) -> list[dict[str, object]]:
+        """The same figures as data: a name, labels and a value each."""
+        return [
+            {"name": sample.name, "labels": sample.labels, "value": sample.value}
+            for registry in self._registries(engine)
+            for family in registry.collect()
+            for sample in family.samples
+        ]
+
+    def _registries(self, engine: EngineStats | None) -> list[CollectorRegistry]:
         if engine is None:
-            return own
+            return [self.registry]
         scrape = CollectorRegistry()
         scrape.register(_EngineFamilies(engine))
-        return own + generate_latest(scrape)
+        return [self.registry, scrape]
 
 
 class _EngineFamilies:

@@ -22,7 +22,7 @@ from gateway.store.usage import UsageLog, UsageRow
 __all__ = ["Observe"]
 
 _PLAIN_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
-_PROBES = frozenset({"/health", "/metrics"})  # asked every few seconds by machines
+_PROBES = frozenset({"/health", "/metrics", "/admin/metrics"})  # asked every few seconds by machines
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 

@@ -1,10 +1,11 @@
-"""What operators and their machines ask: /health, /metrics, and / for who comes by.
+"""What operators and their machines ask: /health, /metrics, /admin/metrics, and / for who comes by.
 
 None of them waits for the engine: a scrape without an answer in time shows the gateway's own figures alone.
 """
 
 import asyncio
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -37,6 +38,7 @@ class OperationsRoute:
                     "GET /v1/models/{id}",
                     "GET /health",
                     "GET /metrics",
+                    "GET /admin/metrics",
                 ],
             }
         )
@@ -55,6 +57,11 @@ class OperationsRoute:
         """Prometheus' text format."""
         exposition = self.services.metrics.render(await self._engine_stats())
         return Response(exposition, headers={"content-type": CONTENT_TYPE})
+
+    async def admin_metrics(self, _request: Request) -> Response:
+        """The same figures as JSON."""
+        samples = self.services.metrics.samples(await self._engine_stats())
+        return Response(msgspec.json.encode({"samples": samples}), media_type="application/json")
 
     async def _engine_stats(self) -> EngineStats | None:
         if not self.services.engine.is_ready:

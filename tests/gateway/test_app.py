@@ -136,8 +136,9 @@ def test_a_huge_body_without_a_key_is_not_read(locked: httpx.Client, engine: Scr
 
 
 def test_metrics_need_a_key_with_the_right(locked: httpx.Client) -> None:
-    assert locked.get("/metrics", headers=bearer(ALICE)).status_code == 200
-    assert error_of(locked.get("/metrics", headers=bearer(BOB)), 403)["code"] == "insufficient_permissions"
+    for path in ("/metrics", "/admin/metrics"):
+        assert locked.get(path, headers=bearer(ALICE)).status_code == 200
+        assert error_of(locked.get(path, headers=bearer(BOB)), 403)["code"] == "insufficient_permissions"
 
 
 def test_health_needs_no_key(locked: httpx.Client, engine: ScriptedEngine) -> None:

@@ -118,3 +118,15 @@ def test_two_servers_count_apart() -> None:
     one.received.inc()
 
     assert b"stemma_generations_received_total 0.0" in other.render(None)
+
+
+def test_the_figures_are_the_same_as_json(client: httpx.Client) -> None:
+    chat(client)
+    scraped = scrape(client)
+
+    samples = client.get("/admin/metrics").json()["samples"]
+
+    told = {(sample["name"], tuple(sorted(sample["labels"].items()))): sample["value"] for sample in samples}
+    assert {key for key in told if not key[0].endswith("_created")} >= scraped.keys()
+    for name in ("stemma_generation_tokens_total", "stemma_time_to_first_token_seconds_count"):
+        assert told[name, ()] == scraped[name, ()]
