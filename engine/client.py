@@ -99,11 +99,6 @@ class EngineProcess:
         """Whether requests are served now."""
         return self._connection is not None and self._connection.is_ready
 
-    @property
-    def process_id(self) -> int | None:
-        """The child's process id, for whoever watches its memory."""
-        return None if self._process is None else self._process.pid
-
     async def generate(self, submit: Submit) -> AsyncGenerator[TokenEvent]:
         """Run a request; see Engine."""
         if self._connection is None:

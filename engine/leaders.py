@@ -28,8 +28,8 @@ def has_leader(waiting: Sequence, running: Iterable[Sequence], count_found: Call
         return False
     num_found = count_found()
     tokens = bytearray(waiting.tokens[:-1].tobytes())
+    # All that a leader has computed is in the cache, so what it shares beyond that is still to come.
     return any(
-        common_prefix(bytearray(leader.tokens[: leader.num_prompt_tokens].tobytes()), tokens)
-        > max(num_found, leader.num_computed)
+        common_prefix(bytearray(leader.tokens[: leader.num_prompt_tokens].tobytes()), tokens) > num_found
         for leader in leaders
     )

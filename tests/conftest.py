@@ -16,11 +16,11 @@ REPOSITORY = Path(__file__).parent.parent
 
 @pytest.fixture(scope="session")
 def default_model_path() -> Path:
-    """The default model's file, which `make model` fetches."""
+    """The default model's file, which `make pull` fetches."""
     path = Path(
         os.environ.get("STEMMA_TEST_MODEL", REPOSITORY / "data/models/SmolLM2-135M-Instruct.Q4_1.gguf")
     )
-    assert path.is_file(), f"{path} is missing: run `make model`"
+    assert path.is_file(), f"{path} is missing: run `make pull`"
     return path
 
 

@@ -34,7 +34,8 @@ async def test_a_body_that_stops_coming_is_given_up() -> None:
         return parts.pop() if parts else await never()
 
     with pytest.raises(RequestTimeout, match=r"0\.05 seconds"):
-        await BodyLimit(read_body, max_bytes=1000, max_pause_seconds=0.05)(SCOPE, receive, nowhere)
+        async with asyncio.timeout(10):
+            await BodyLimit(read_body, max_bytes=1000, max_pause_seconds=0.05)(SCOPE, receive, nowhere)
 
 
 async def test_waiting_for_a_client_to_leave_has_no_limit() -> None:
