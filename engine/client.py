@@ -17,6 +17,7 @@ from typing import Protocol, Self
 
 import msgspec
 
+from engine.cache_messages import CacheEvents, Forgotten, Moved, NodePage, Pinned, Residency, TierName
 from engine.connection import EngineConnection
 from engine.errors import EngineDied, EngineError, EngineStopping
 from engine.messages import EngineConfig, EngineInfo, EngineStats, Submit, TokenEvent
@@ -57,7 +58,43 @@ class Engine(Protocol):
         ...
 
     async def stats(self) -> EngineStats:
-        """The engine's figures. Raises EngineDied if it ends before it answers."""
+        """The engine's figures. Raises EngineDied if it ends before it answers, as all that follow do."""
+        ...
+
+    async def locate(self, namespace: bytes, tokens: bytes) -> Residency:
+        """Where a prefix (packed int32 ids) lies now. Holds nothing and refreshes nothing."""
+        ...
+
+    async def park(self, namespace: bytes, tokens: bytes) -> Moved:
+        """Write a prefix to the coldest tier there is, and let it leave the device. Returns when what was
+        there is durable.
+        """
+        ...
+
+    async def prefetch(self, namespace: bytes, tokens: bytes) -> Moved:
+        """Bring a prefix back to the device before anybody asks for it. Returns when it is there."""
+        ...
+
+    async def forget(self, namespace: bytes, tokens: bytes) -> Forgotten:
+        """Drop from every tier what this prefix alone holds; what others share or use now stays."""
+        ...
+
+    async def pin(self, name: str, namespace: bytes, tokens: bytes, seconds: float | None) -> Pinned:
+        """Keep on the device what is there of a prefix, for some seconds or until `unpin`. A pin of the same
+        name is replaced. The answer says how much is kept, or why nothing is.
+        """
+        ...
+
+    async def unpin(self, name: str) -> None:
+        """End a pin; an unknown name is ignored."""
+        ...
+
+    async def nodes(self, tier: TierName, after: int, limit: int) -> NodePage:
+        """A page of one tier's tree: nodes with serials above `after`, oldest first."""
+        ...
+
+    def cache_events(self) -> AsyncGenerator[CacheEvents]:
+        """What happens to full blocks from now on, until the generator is closed. Raises EngineDied."""
         ...
 
 
@@ -101,9 +138,7 @@ class EngineProcess:
 
     async def generate(self, submit: Submit) -> AsyncGenerator[TokenEvent]:
         """Run a request; see Engine."""
-        if self._connection is None:
-            raise EngineDied("the engine is being replaced")
-        async with contextlib.aclosing(self._connection.generate(submit)) as events:
+        async with contextlib.aclosing(self._connected().generate(submit)) as events:
             async for event in events:
                 yield event
 
@@ -114,9 +149,41 @@ class EngineProcess:
 
     async def stats(self) -> EngineStats:
         """The engine's figures. Raises EngineDied if it ends before it answers."""
-        if self._connection is None:
-            raise EngineDied("the engine is being replaced")
-        return await self._connection.stats()
+        return await self._connected().stats()
+
+    async def locate(self, namespace: bytes, tokens: bytes) -> Residency:
+        """Where a prefix lies; see Engine."""
+        return await self._connected().locate(namespace, tokens)
+
+    async def park(self, namespace: bytes, tokens: bytes) -> Moved:
+        """Write a prefix to the coldest tier; see Engine."""
+        return await self._connected().park(namespace, tokens)
+
+    async def prefetch(self, namespace: bytes, tokens: bytes) -> Moved:
+        """Bring a prefix back; see Engine."""
+        return await self._connected().prefetch(namespace, tokens)
+
+    async def forget(self, namespace: bytes, tokens: bytes) -> Forgotten:
+        """Drop what a prefix alone holds; see Engine."""
+        return await self._connected().forget(namespace, tokens)
+
+    async def pin(self, name: str, namespace: bytes, tokens: bytes, seconds: float | None) -> Pinned:
+        """Keep a prefix on the device; see Engine."""
+        return await self._connected().pin(name, namespace, tokens, seconds)
+
+    async def unpin(self, name: str) -> None:
+        """End a pin; see Engine."""
+        await self._connected().unpin(name)
+
+    async def nodes(self, tier: TierName, after: int, limit: int) -> NodePage:
+        """A page of a tier's tree; see Engine."""
+        return await self._connected().nodes(tier, after, limit)
+
+    async def cache_events(self) -> AsyncGenerator[CacheEvents]:
+        """What happens in the cache from now on; see Engine."""
+        async with contextlib.aclosing(self._connected().cache_events()) as events:
+            async for each in events:
+                yield each
 
     async def close(self) -> None:
         """End the engine, and whatever still runs on it."""
@@ -127,6 +194,11 @@ class EngineProcess:
         await self._disconnect(EngineStopping("the engine is shutting down"))
         await self._end_process()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _connected(self) -> EngineConnection:
+        if self._connection is None:
+            raise EngineDied("the engine is being replaced")
+        return self._connection
 
     async def _start(self) -> None:
         self._num_starts += 1

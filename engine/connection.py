@@ -12,6 +12,23 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from engine.cache_messages import (
+    CacheEvents,
+    Forget,
+    Forgotten,
+    ListNodes,
+    Locate,
+    Moved,
+    NodePage,
+    Park,
+    Pin,
+    Pinned,
+    Prefetch,
+    Residency,
+    TierName,
+    Unpin,
+    Watch,
+)
 from engine.errors import EngineDied, EngineError, EngineStopping, RequestRefused
 from engine.messages import (
     Abort,
@@ -30,6 +47,8 @@ from engine.messages import (
 )
 
 __all__ = ["EngineConnection"]
+
+Answer = Stats | Residency | Moved | Forgotten | Pinned | NodePage
 
 _ERRORS: dict[str, type[EngineError]] = {
     "refused": RequestRefused,
@@ -60,7 +79,8 @@ class EngineConnection:
         self._became_ready = asyncio.Event()
         self._streams: dict[str, _Stream] = {}
         self._tickets = count()
-        self._stats: dict[int, asyncio.Future[EngineStats]] = {}
+        self._answers: dict[int, asyncio.Future[Answer]] = {}
+        self._watchers: set[asyncio.Queue[CacheEvents | EngineError]] = set()
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
         self._is_closed = False
@@ -115,16 +135,75 @@ class EngineConnection:
 
     async def stats(self) -> EngineStats:
         """The engine's figures. Raises EngineDied if it ends before it answers."""
+        answer = await self._ask(GetStats(ticket := next(self._tickets)), ticket)
+        assert isinstance(answer, Stats)
+        return answer.stats
+
+    async def locate(self, namespace: bytes, tokens: bytes) -> Residency:
+        """Where a prefix lies; see engine.client.Engine."""
+        ticket = next(self._tickets)
+        answer = await self._ask(Locate(ticket=ticket, namespace=namespace, tokens=tokens), ticket)
+        assert isinstance(answer, Residency)
+        return answer
+
+    async def park(self, namespace: bytes, tokens: bytes) -> Moved:
+        """Write a prefix to the coldest tier; see engine.client.Engine."""
+        ticket = next(self._tickets)
+        answer = await self._ask(Park(ticket=ticket, namespace=namespace, tokens=tokens), ticket)
+        assert isinstance(answer, Moved)
+        return answer
+
+    async def prefetch(self, namespace: bytes, tokens: bytes) -> Moved:
+        """Bring a prefix back; see engine.client.Engine."""
+        ticket = next(self._tickets)
+        answer = await self._ask(Prefetch(ticket=ticket, namespace=namespace, tokens=tokens), ticket)
+        assert isinstance(answer, Moved)
+        return answer
+
+    async def forget(self, namespace: bytes, tokens: bytes) -> Forgotten:
+        """Drop what a prefix alone holds; see engine.client.Engine."""
+        ticket = next(self._tickets)
+        answer = await self._ask(Forget(ticket=ticket, namespace=namespace, tokens=tokens), ticket)
+        assert isinstance(answer, Forgotten)
+        return answer
+
+    async def pin(self, name: str, namespace: bytes, tokens: bytes, seconds: float | None) -> Pinned:
+        """Keep a prefix on the device; see engine.client.Engine."""
+        ticket = next(self._tickets)
+        message = Pin(ticket=ticket, name=name, namespace=namespace, tokens=tokens, seconds=seconds)
+        answer = await self._ask(message, ticket)
+        assert isinstance(answer, Pinned)
+        return answer
+
+    async def unpin(self, name: str) -> None:
+        """End a pin; see engine.client.Engine."""
+        ticket = next(self._tickets)
+        await self._ask(Unpin(ticket=ticket, name=name), ticket)
+
+    async def nodes(self, tier: TierName, after: int, limit: int) -> NodePage:
+        """A page of a tier's tree; see engine.client.Engine."""
+        ticket = next(self._tickets)
+        answer = await self._ask(ListNodes(ticket=ticket, tier=tier, after=after, limit=limit), ticket)
+        assert isinstance(answer, NodePage)
+        return answer
+
+    async def cache_events(self) -> AsyncGenerator[CacheEvents]:
+        """What happens in the cache from now on; see engine.client.Engine."""
         if not self.is_ready:
             raise EngineDied("the engine is not ready")
-        ticket = next(self._tickets)
-        future: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
-        self._stats[ticket] = future
-        self._send(GetStats(ticket))
+        arrived: asyncio.Queue[CacheEvents | EngineError] = asyncio.Queue()
+        self._watchers.add(arrived)
+        self._send(Watch(is_on=True))
         try:
-            return await future
+            while True:
+                item = await arrived.get()
+                if isinstance(item, EngineError):
+                    raise item
+                yield item
         finally:
-            del self._stats[ticket]
+            self._watchers.discard(arrived)
+            if not self._watchers:
+                self._send(Watch(is_on=False))
 
     async def close(self, error: EngineError | None = None) -> None:
         """End every request that still waits, by default with EngineDied, and let the socket go."""
@@ -132,13 +211,26 @@ class EngineConnection:
         self._is_closed = True
         for stream in self._streams.values():
             stream.arrived.put_nowait(error)
-        for future in self._stats.values():
+        for future in self._answers.values():
             if not future.done():
                 future.set_exception(error)
+        for watcher in self._watchers:
+            watcher.put_nowait(error)
         self._reader.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._reader
         self._socket.close()
+
+    async def _ask(self, question: ToEngine, ticket: int) -> Answer:
+        if not self.is_ready:
+            raise EngineDied("the engine is not ready")
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._answers[ticket] = future
+        self._send(question)
+        try:
+            return await future
+        finally:
+            del self._answers[ticket]
 
     def _send(self, message: ToEngine) -> None:
         if not self._is_closed:
@@ -156,10 +248,13 @@ class EngineConnection:
                 case Ready():
                     self._info = message.info
                     self._became_ready.set()
-                case Stats():
-                    future = self._stats.get(message.ticket)
+                case CacheEvents():
+                    for watcher in self._watchers:
+                        watcher.put_nowait(message)
+                case Stats() | Residency() | Moved() | Forgotten() | Pinned() | NodePage():
+                    future = self._answers.get(message.ticket)
                     if future is not None and not future.done():
-                        future.set_result(message.stats)
+                        future.set_result(message)
 
     def _deliver(self, request_id: str, item: TokenEvent | EngineError) -> None:
         stream = self._streams.get(request_id)

@@ -4,7 +4,25 @@ from typing import Literal
 
 import msgspec
 
+from engine.cache_messages import (
+    CacheEvents,
+    CacheReport,
+    Forget,
+    Forgotten,
+    ListNodes,
+    Locate,
+    Moved,
+    NodePage,
+    Park,
+    Pin,
+    Pinned,
+    Prefetch,
+    Residency,
+    Unpin,
+    Watch,
+)
 from engine.sequence import FinishReason, SamplingParams
+from prefix_cache.quota import Quota
 
 __all__ = [
     "Abort",
@@ -15,6 +33,7 @@ __all__ = [
     "FromEngine",
     "GetStats",
     "Hello",
+    "Quota",
     "Ready",
     "Refused",
     "Stats",
@@ -38,6 +57,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_tokens: int = 256  # a step computes at most this many
     max_sequences: int = 64  # running at once
     num_threads: int | None = None  # None: one for each core that the process may use
+    host_bytes: int = 0  # memory of the host tier; 0: none
+    disk_folder: str | None = None  # where the disk tier keeps its files; None: there is no disk tier
+    disk_bytes: int = 4 << 30  # files of the disk tier together
+    disk_for_all: bool = False  # whether conversations that nobody stored may go to the disk too
+    park_after: float | None = 600.0  # seconds of rest before a conversation leaves the device; None: never
+    swap: Literal["auto", "always", "never"] = "auto"  # bring colder blocks back, or compute them again
+    eviction: Literal["lru", "learned"] = "lru"
+    quotas: dict[str, Quota] = {}  # by account, in hexadecimal digits
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +122,9 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     sampling: SamplingParams
     namespace: bytes  # the part of the tree that the request may see
     num_choices: int = 1
+    is_side: bool = False  # leaves no trace: nothing is refreshed, and nothing that it computes is kept
+    persists: bool = False  # belongs to a stored conversation: its keys and values may go to the disk
+    priority: int = 0  # of its blocks against eviction: lower ones go first
 
 
 class Abort(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -110,7 +140,9 @@ class GetStats(msgspec.Struct, frozen=True, tag=True):
     ticket: int
 
 
-ToEngine = Hello | Submit | Abort | GetStats
+ToEngine = (
+    Hello | Submit | Abort | GetStats | Locate | Park | Prefetch | Forget | Pin | Unpin | ListNodes | Watch
+)
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -130,6 +162,7 @@ class TokenEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     finish_reason: FinishReason | None = None  # set on the last event of the choice
     stop_token_id: int | None = None
     num_cached_tokens: int = 0  # of the prompt, found in the cache when the request first ran
+    cache: CacheReport | None = None  # on the first event of a choice
 
 
 class TokenEvents(msgspec.Struct, frozen=True, tag=True):
@@ -159,4 +192,6 @@ class Stats(msgspec.Struct, frozen=True, tag=True):
     stats: EngineStats
 
 
-FromEngine = Ready | TokenEvents | Refused | Stats
+FromEngine = (
+    Ready | TokenEvents | Refused | Stats | Residency | Moved | Forgotten | Pinned | NodePage | CacheEvents
+)

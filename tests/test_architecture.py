@@ -15,7 +15,14 @@ MAY_IMPORT = {
     "kernels": {"kernels"},
     "migrations": {"migrations", "gateway"},
 }
-PUBLIC_ENGINE = {"engine.client", "engine.errors", "engine.gguf", "engine.messages", "engine.sequence"}
+PUBLIC_ENGINE = {
+    "engine.cache_messages",
+    "engine.client",
+    "engine.errors",
+    "engine.gguf",
+    "engine.messages",
+    "engine.sequence",
+}
 
 
 def sources(room: str) -> list[Path]:
