@@ -1,31 +1,59 @@
 """Who holds which blocks, what nobody holds, and making room among that.
 
-Owns the pool, the eviction queue and the counts; the shape of the tree is tree.py's. free + cached + held is
+Owns the pool, the eviction queues and the counts; the shape of the tree is tree.py's. free + cached + held is
 always the number of blocks: free ones lie in the pool, cached ones in nodes without locks, and all others are
 held.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from prefix_cache.blocks import BlockPool
 from prefix_cache.eviction import EvictionPolicy, EvictionQueue
-from prefix_cache.node import Node
+from prefix_cache.node import Namespace, Node
 from prefix_cache.plan import BlockId
+from prefix_cache.quota import Account, Quota, account_of
 from prefix_cache.tokens import TOKEN_BYTES, common_prefix
 
 __all__ = ["Ledger"]
 
 
-class Ledger:
-    """The blocks of one tier, by state."""
+@dataclass(slots=True, eq=False)
+class _Share:
+    """The blocks of one account with a quota."""
 
-    def __init__(self, num_blocks: int, block_size: int, policy: EvictionPolicy) -> None:
+    quota: Quota
+    queue: EvictionQueue
+    num_owned: int = 0  # cached or held
+    num_cached: int = 0
+
+    @property
+    def num_evictable(self) -> int:
+        """Blocks that others may take."""
+        return min(self.num_cached, max(0, self.num_owned - self.quota.floor_blocks))
+
+
+class Ledger:
+    """The blocks of one tier, by state and by account."""
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        policy: EvictionPolicy,
+        quotas: Mapping[Account, Quota],
+        on_evict: Callable[[Node, int], None],
+    ) -> None:
+        """`on_evict` is told of a node and how many blocks it loses from its end, just before it loses them."""
         self.num_evicted = 0  # blocks, since the start
         self.num_cached = 0  # blocks of nodes without locks
         self.num_locked_tokens = 0  # tokens of nodes with locks
+        self.num_pinned = 0  # blocks of nodes with pins
         self._block_size = block_size
         self._pool = BlockPool(num_blocks)
-        self._queue = EvictionQueue(policy)
+        self._queue = policy.make_queue()  # of everybody without a quota
+        self._shares = {account: _Share(quota, policy.make_queue()) for account, quota in quotas.items()}
+        self._on_evict = on_evict
 
     @property
     def num_free(self) -> int:
@@ -38,19 +66,46 @@ class Ledger:
         return self._pool.num_blocks - self.num_free - self.num_cached
 
     @property
-    def num_available(self) -> int:
-        """Blocks that could be handed out, by evicting if need be."""
-        return self.num_free + self.num_cached
+    def num_reserved(self) -> int:
+        """Blocks that floors keep for their accounts, used or not."""
+        return sum(share.quota.floor_blocks for share in self._shares.values())
 
-    def allocate(self, num_blocks: int) -> list[BlockId]:
-        """Hand out blocks, evicting what goes next. Raises OutOfBlocks when `num_available` is too small."""
-        while self.num_free < num_blocks and self.num_cached:
-            self._evict(num_blocks - self.num_free)
-        return self._pool.allocate(num_blocks)
+    def ceiling_of(self, namespace: Namespace) -> int:
+        """Blocks that a namespace's account may have at most."""
+        share = self._share(namespace)
+        ceiling = None if share is None else share.quota.ceiling_blocks
+        return self._pool.num_blocks if ceiling is None else ceiling
 
-    def free(self, blocks: Iterable[BlockId]) -> None:
+    def num_available(self, namespace: Namespace) -> int:
+        """Blocks that could be handed out to a namespace, by evicting if need be."""
+        if not self._shares:
+            return self.num_free + self.num_cached
+        own = self._share(namespace)
+        others = [share for share in self._shares.values() if share is not own]
+        kept = sum(share.num_cached - share.num_evictable for share in others)
+        num_available = self.num_free + self.num_cached - kept
+        if own is not None and own.quota.ceiling_blocks is not None:
+            num_available = min(num_available, own.quota.ceiling_blocks - own.num_owned + own.num_cached)
+        return num_available
+
+    def allocate(self, num_blocks: int, namespace: Namespace) -> list[BlockId]:
+        """Hand out blocks, evicting what goes next. Raises OutOfBlocks when too few are available."""
+        own = self._share(namespace)
+        if own is not None and own.quota.ceiling_blocks is not None:
+            self._make_room_below(own, own.quota.ceiling_blocks - num_blocks)
+        while self.num_free < num_blocks and self._evict_next(own, num_blocks - self.num_free):
+            pass
+        blocks = self._pool.allocate(num_blocks)
+        if own is not None:
+            own.num_owned += num_blocks
+        return blocks
+
+    def free(self, blocks: list[BlockId], namespace: Namespace) -> None:
         """Take back blocks that no node has."""
         self._pool.free(blocks)
+        share = self._share(namespace)
+        if share is not None:
+            share.num_owned -= len(blocks)
 
     def lock(self, node: Node) -> None:
         """Hold a node and all its ancestors."""
@@ -60,7 +115,7 @@ class Ledger:
     def lock_one(self, node: Node) -> None:
         """Hold a node whose ancestors the holder has already."""
         if node.num_locks == 0:
-            self.num_cached -= len(node.blocks)
+            self._count_cached(node, -len(node.blocks))
             self.num_locked_tokens += node.num_tokens
         node.num_locks += 1
 
@@ -71,10 +126,30 @@ class Ledger:
             if now is not None:
                 part.last_used = now
             if part.num_locks == 0:
-                self.num_cached += len(part.blocks)
+                self._count_cached(part, len(part.blocks))
                 self.num_locked_tokens -= part.num_tokens
-        self._queue.offer(node)
+        self.offer(node)
         self.drop_if_prefix(node)
+
+    def pin(self, node: Node) -> None:
+        """Hold a node and all its ancestors for as long as a pin lasts."""
+        self.lock(node)
+        for part in node.path():
+            if part.num_pins == 0:
+                self.num_pinned += len(part.blocks)
+            part.num_pins += 1
+
+    def unpin(self, node: Node) -> None:
+        """Undo one `pin`."""
+        for part in node.path():
+            part.num_pins -= 1
+            if part.num_pins == 0:
+                self.num_pinned -= len(part.blocks)
+        self.unlock(node)
+
+    def offer(self, node: Node) -> None:
+        """Tell that a node may have become an unlocked leaf, or that its standing has changed."""
+        self._queue_of(node).offer(node)
 
     def drop_if_prefix(self, node: Node) -> None:
         """Free an unlocked partial block whose tokens a longer sibling holds too."""
@@ -82,42 +157,97 @@ class Ledger:
             return
         after = node.sibling_after()
         if after is not None and common_prefix(after.tokens, node.tokens) == node.num_tokens:
-            self._remove(node)
+            self.remove(node)
 
     def take_out(self, node: Node) -> list[BlockId]:
         """Detach a leaf that one lease alone holds; its blocks become that lease's own."""
         node.detach()
-        self._queue.forget(node)
+        self._queue_of(node).forget(node)
         self.num_locked_tokens -= node.num_tokens
         return node.blocks
 
-    def check_invariants(self, nodes: list[Node], private: list[BlockId]) -> None:
-        """The counts agree with the tree's nodes and the leases' private blocks."""
-        self._pool.check_invariants([*(block for node in nodes for block in node.blocks), *private])
-        assert self.num_cached == sum(len(node.blocks) for node in nodes if not node.num_locks)
-        assert self.num_locked_tokens == sum(node.num_tokens for node in nodes if node.num_locks)
-
-    def _evict(self, num_blocks: int) -> None:
-        """Free up to `num_blocks` blocks from the end of the leaf that goes next."""
-        leaf = self._queue.pop()
-        assert leaf is not None, "cached blocks are counted that no leaf holds"
-        if len(leaf.blocks) <= num_blocks:
-            self.num_evicted += len(leaf.blocks)
-            self._remove(leaf)
-            return
-        keep = len(leaf.blocks) - num_blocks
-        self._pool.free(leaf.blocks[keep:])
-        del leaf.blocks[keep:], leaf.tokens[keep * self._block_size * TOKEN_BYTES :]
-        self.num_cached -= num_blocks
-        self.num_evicted += num_blocks
-        self._queue.offer(leaf)
-
-    def _remove(self, leaf: Node) -> None:
+    def remove(self, leaf: Node) -> None:
         """Take an unlocked leaf out of the tree and free its blocks."""
         parent = leaf.parent
         assert parent is not None, "only nodes of the tree are removed"
         leaf.detach()
-        self._queue.forget(leaf)
-        self.num_cached -= len(leaf.blocks)
-        self._pool.free(leaf.blocks)
-        self._queue.offer(parent)
+        self._queue_of(leaf).forget(leaf)
+        self._count_cached(leaf, -len(leaf.blocks))
+        self.free(leaf.blocks, leaf.namespace)
+        self.offer(parent)
+
+    def check_invariants(self, nodes: list[Node], private: list[tuple[Namespace, list[BlockId]]]) -> None:
+        """The counts agree with the tree's nodes and the leases' private blocks."""
+        loose = [block for _, blocks in private for block in blocks]
+        self._pool.check_invariants([*(block for node in nodes for block in node.blocks), *loose])
+        assert self.num_cached == sum(len(node.blocks) for node in nodes if not node.num_locks)
+        assert self.num_locked_tokens == sum(node.num_tokens for node in nodes if node.num_locks)
+        assert self.num_pinned == sum(len(node.blocks) for node in nodes if node.num_pins)
+        for account, share in self._shares.items():
+            own = [node for node in nodes if account_of(node.namespace) == account]
+            num_private = sum(
+                len(blocks) for namespace, blocks in private if account_of(namespace) == account
+            )
+            assert share.num_owned == sum(len(node.blocks) for node in own) + num_private
+            assert share.num_cached == sum(len(node.blocks) for node in own if not node.num_locks)
+            assert share.num_owned <= self.ceiling_of(account), "an account has more than its ceiling"
+
+    def _share(self, namespace: Namespace) -> _Share | None:
+        return self._shares.get(account_of(namespace)) if self._shares else None
+
+    def _queue_of(self, node: Node) -> EvictionQueue:
+        share = self._share(node.namespace)
+        return self._queue if share is None else share.queue
+
+    def _count_cached(self, node: Node, num_blocks: int) -> None:
+        self.num_cached += num_blocks
+        share = self._share(node.namespace)
+        if share is not None:
+            share.num_cached += num_blocks
+
+    def _make_room_below(self, own: _Share, num_blocks: int) -> None:
+        """Evict an account's own blocks until it has at most so many, as far as it goes."""
+        while own.num_owned > num_blocks and own.num_cached:
+            self._evict(own.queue, own.num_owned - num_blocks)
+
+    def _evict_next(self, own: _Share | None, num_blocks: int) -> bool:
+        """Evict up to so many blocks of whoever goes next; False when nobody can."""
+        candidates = [(self._queue, num_blocks)]
+        for share in self._shares.values():
+            num_evictable = share.num_cached if share is own else share.num_evictable
+            if num_evictable:
+                candidates.append((share.queue, min(num_blocks, num_evictable)))
+        # A run that was shared may hang under blocks of a floor: then these must go after all.
+        beyond_floors = [(share.queue, 1) for share in self._shares.values()]
+        for queue, limit in self._in_order(candidates) or self._in_order(beyond_floors):
+            self._evict(queue, limit)
+            return True
+        return False
+
+    def _in_order(self, candidates: list[tuple[EvictionQueue, int]]) -> list[tuple[EvictionQueue, int]]:
+        """Those that can give something, the lowest standing first."""
+        ranked = [
+            (standing, place)
+            for place, (queue, _) in enumerate(candidates)
+            if (standing := queue.peek()) is not None
+        ]
+        return [candidates[place] for _, place in sorted(ranked)]
+
+    def _evict(self, queue: EvictionQueue, num_blocks: int) -> None:
+        """Free up to `num_blocks` blocks from the end of the leaf that goes next."""
+        leaf = queue.pop()
+        assert leaf is not None, "cached blocks are counted that no leaf holds"
+        self.shorten(leaf, min(num_blocks, len(leaf.blocks)))
+
+    def shorten(self, leaf: Node, num_blocks: int) -> None:
+        """Evict blocks from the end of an unlocked leaf."""
+        self._on_evict(leaf, num_blocks)
+        self.num_evicted += num_blocks
+        if num_blocks == len(leaf.blocks):
+            self.remove(leaf)
+            return
+        keep = len(leaf.blocks) - num_blocks
+        self.free(leaf.blocks[keep:], leaf.namespace)
+        del leaf.blocks[keep:], leaf.tokens[keep * self._block_size * TOKEN_BYTES :]
+        self._count_cached(leaf, -num_blocks)
+        self.offer(leaf)

@@ -32,8 +32,13 @@ class Node:
     blocks: list[BlockId] = field(default_factory=list)
     parent: "Node | None" = None
     children: "dict[Namespace, list[Node]]" = field(default_factory=dict)
-    num_locks: int = 0  # leases and copies whose path runs through this node
+    num_locks: int = 0  # leases, copies and pins whose path runs through this node
+    num_pins: int = 0
+    num_uses: int = 0  # sequences that found this run in the tree, and those that it was evicted from before
+    priority: int = 0  # the highest that was asked for it; lower ones are evicted first
+    created: float = 0.0
     last_used: float = 0.0
+    serial: int = 0  # rises in the order in which nodes come to be; a split's upper part keeps it
 
     @property
     def num_tokens(self) -> int:
@@ -105,15 +110,37 @@ class Node:
         """The sibling just after this node in token order: a run that this one is a prefix of would be it."""
         return self._sibling(+1)
 
-    def split(self, num_blocks: int, block_size: int) -> "Node":
-        """Cut this node after `num_blocks` blocks; returns the new upper part, and stays as the lower."""
+    @property
+    def num_tokens_before(self) -> int:
+        """Tokens on the path above this run."""
+        return sum(node.num_tokens for node in self.path()) - self.num_tokens
+
+    def path_tokens(self) -> bytes:
+        """All tokens from the root to the end of this run, packed."""
+        return b"".join(reversed([node.tokens for node in self.path()]))
+
+    def split(self, num_blocks: int, block_size: int, serial: int) -> "Node":
+        """Cut this node after `num_blocks` blocks; returns the new upper part, and stays as the lower, which
+        gets the new serial.
+        """
         assert 0 < num_blocks < len(self.blocks), "a split leaves blocks on both sides"
         assert self.parent is not None
         cut = num_blocks * block_size * TOKEN_BYTES
         parent = self.parent
         self.detach()
-        upper = Node(self.namespace, self.tokens[:cut], self.blocks[:num_blocks])
-        upper.num_locks, upper.last_used = self.num_locks, self.last_used
+        upper = Node(
+            self.namespace,
+            self.tokens[:cut],
+            self.blocks[:num_blocks],
+            num_locks=self.num_locks,
+            num_pins=self.num_pins,
+            num_uses=self.num_uses,
+            priority=self.priority,
+            created=self.created,
+            last_used=self.last_used,
+            serial=self.serial,
+        )
+        self.serial = serial
         del self.tokens[:cut], self.blocks[:num_blocks]
         parent.attach(upper)
         upper.attach(self)

@@ -60,7 +60,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(namespace=namespaces, tokens=prompts, max_new=st.integers(1, 20))
     def acquire(self, namespace: Namespace, tokens: list[int], max_new: int) -> None:
-        num_free, available = self.cache.ledger.num_free, self.cache.ledger.num_available
+        num_free, available = self.cache.ledger.num_free, self.cache.ledger.num_available(namespace)
         num_blocks = -(-len(tokens) // BLOCK_SIZE)
         expected = self.findable(namespace, tokens[:-1])
         lease = self.cache.acquire(
