@@ -11,12 +11,13 @@ import threading
 import msgspec
 import zmq
 
-from engine.core import EngineCore
+from engine.core import CacheOptions, EngineCore
 from engine.memory import release_unused
 from engine.messages import EngineConfig
-from engine.runner import load_runner
+from engine.runner import load_runner, load_tiers
 from engine.scheduler import Limits
 from engine.service import EngineService
+from prefix_cache.quota import Account
 
 
 def main() -> None:
@@ -26,14 +27,29 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, args=(sys.stdin.fileno(),), daemon=True).start()
     try:
         runner = load_runner(config)
+        core = EngineCore(
+            runner,
+            Limits(config.max_batch_tokens, config.max_sequences),
+            tiers=load_tiers(config, runner),
+            options=_cache_options(config),
+        )
     except Exception as error:  # noqa: BLE001 - whatever it is, the user is told in one line
         sys.exit(f"stemma: the engine cannot start: {error}")
-    core = EngineCore(runner, Limits(config.max_batch_tokens, config.max_sequences))
     socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
     socket.setsockopt(zmq.SNDHWM, 0)  # a ROUTER drops what its queue cannot hold; events must not be lost
     socket.bind(address)
     release_unused()
     EngineService(core, socket, on_rest=release_unused).run(threading.Event())
+
+
+def _cache_options(config: EngineConfig) -> CacheOptions:
+    return CacheOptions(
+        disk_for_all=config.disk_for_all,
+        park_after=config.park_after,
+        swap=config.swap,
+        eviction=config.eviction,
+        quotas={Account(bytes.fromhex(account)): quota for account, quota in config.quotas.items()},
+    )
 
 
 def _end_with_parent(lifeline: int) -> None:

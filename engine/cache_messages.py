@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 __all__ = [
+    "CacheAnswer",
     "CacheEvent",
     "CacheEvents",
     "CacheMessage",
@@ -26,6 +27,8 @@ __all__ = [
     "Pinned",
     "Prefetch",
     "Residency",
+    "Settle",
+    "Settled",
     "TierName",
     "TierUse",
     "Unpin",
@@ -84,11 +87,14 @@ class Prefetch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Forget(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Drop from every tier what this prefix alone holds; what others share stays. Answered by Forgotten."""
+    """Drop from every tier what this prefix alone holds; what others share stays, and so do its first
+    `num_kept` tokens. Answered by Forgotten.
+    """
 
     ticket: int
     namespace: bytes
     tokens: bytes
+    num_kept: int = 0
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -119,13 +125,19 @@ class ListNodes(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     limit: int = 100
 
 
+class Settle(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Say when nothing is on its way between tiers any more. Answered by Settled."""
+
+    ticket: int
+
+
 class Watch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Send CacheEvents from now on, or no more. Not answered."""
 
     is_on: bool
 
 
-CacheMessage = Locate | Park | Prefetch | Forget | Pin | Unpin | ListNodes
+CacheMessage = Locate | Park | Prefetch | Forget | Pin | Unpin | ListNodes | Settle
 
 
 class TierUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,6 +193,12 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     message: str | None = None
 
 
+class Settled(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Nothing is on its way between tiers."""
+
+    ticket: int
+
+
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """One run of blocks."""
 
@@ -205,6 +223,9 @@ class NodePage(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ticket: int
     nodes: list[NodeView]
     next: int | None  # None: there is no more
+
+
+CacheAnswer = Residency | Moved | Forgotten | Pinned | NodePage | Settled
 
 
 class CacheEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

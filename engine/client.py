@@ -25,6 +25,7 @@ from engine.messages import EngineConfig, EngineInfo, EngineStats, Submit, Token
 __all__ = ["Engine", "EngineProcess"]
 
 _MAX_RESTART_DELAY_SECONDS = 30.0
+_SETTLE_SECONDS = 5.0
 
 # How long an OpenMP thread that waits for another burns its core before it sleeps. The library's own 300,000
 # made steps a hundred times slower as soon as another process was busy too; none at all made them twice as
@@ -75,8 +76,10 @@ class Engine(Protocol):
         """Bring a prefix back to the device before anybody asks for it. Returns when it is there."""
         ...
 
-    async def forget(self, namespace: bytes, tokens: bytes) -> Forgotten:
-        """Drop from every tier what this prefix alone holds; what others share or use now stays."""
+    async def forget(self, namespace: bytes, tokens: bytes, num_kept: int = 0) -> Forgotten:
+        """Drop from every tier what this prefix alone holds; what others share or use now stays, and so do
+        its first `num_kept` tokens.
+        """
         ...
 
     async def pin(self, name: str, namespace: bytes, tokens: bytes, seconds: float | None) -> Pinned:
@@ -163,9 +166,9 @@ class EngineProcess:
         """Bring a prefix back; see Engine."""
         return await self._connected().prefetch(namespace, tokens)
 
-    async def forget(self, namespace: bytes, tokens: bytes) -> Forgotten:
+    async def forget(self, namespace: bytes, tokens: bytes, num_kept: int = 0) -> Forgotten:
         """Drop what a prefix alone holds; see Engine."""
-        return await self._connected().forget(namespace, tokens)
+        return await self._connected().forget(namespace, tokens, num_kept)
 
     async def pin(self, name: str, namespace: bytes, tokens: bytes, seconds: float | None) -> Pinned:
         """Keep a prefix on the device; see Engine."""
@@ -191,6 +194,7 @@ class EngineProcess:
             self._supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._supervisor
+        await self._settle()
         await self._disconnect(EngineStopping("the engine is shutting down"))
         await self._end_process()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -244,6 +248,15 @@ class EngineProcess:
                 await asyncio.sleep(delay_seconds)
                 delay_seconds = min(2 * delay_seconds, _MAX_RESTART_DELAY_SECONDS)
 
+    async def _settle(self) -> None:
+        """Let what is being written to colder tiers arrive there, for a while."""
+        connection = self._connection
+        if connection is None or not connection.is_ready:
+            return
+        with contextlib.suppress(TimeoutError, EngineError):
+            async with asyncio.timeout(_SETTLE_SECONDS):
+                await connection.settle()
+
     async def _disconnect(self, error: EngineError) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -251,5 +264,5 @@ class EngineProcess:
 
     async def _end_process(self) -> None:
         if self._process is not None and self._process.returncode is None:
-            self._process.kill()  # it holds nothing that must be saved
+            self._process.kill()  # it holds nothing more that must be saved
             await self._process.wait()

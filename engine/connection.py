@@ -13,6 +13,7 @@ import zmq
 import zmq.asyncio
 
 from engine.cache_messages import (
+    CacheAnswer,
     CacheEvents,
     Forget,
     Forgotten,
@@ -25,6 +26,8 @@ from engine.cache_messages import (
     Pinned,
     Prefetch,
     Residency,
+    Settle,
+    Settled,
     TierName,
     Unpin,
     Watch,
@@ -48,7 +51,7 @@ from engine.messages import (
 
 __all__ = ["EngineConnection"]
 
-Answer = Stats | Residency | Moved | Forgotten | Pinned | NodePage
+Answer = Stats | CacheAnswer
 
 _ERRORS: dict[str, type[EngineError]] = {
     "refused": RequestRefused,
@@ -160,10 +163,11 @@ class EngineConnection:
         assert isinstance(answer, Moved)
         return answer
 
-    async def forget(self, namespace: bytes, tokens: bytes) -> Forgotten:
+    async def forget(self, namespace: bytes, tokens: bytes, num_kept: int = 0) -> Forgotten:
         """Drop what a prefix alone holds; see engine.client.Engine."""
         ticket = next(self._tickets)
-        answer = await self._ask(Forget(ticket=ticket, namespace=namespace, tokens=tokens), ticket)
+        message = Forget(ticket=ticket, namespace=namespace, tokens=tokens, num_kept=num_kept)
+        answer = await self._ask(message, ticket)
         assert isinstance(answer, Forgotten)
         return answer
 
@@ -186,6 +190,11 @@ class EngineConnection:
         answer = await self._ask(ListNodes(ticket=ticket, tier=tier, after=after, limit=limit), ticket)
         assert isinstance(answer, NodePage)
         return answer
+
+    async def settle(self) -> None:
+        """Wait until nothing is on its way between tiers."""
+        ticket = next(self._tickets)
+        await self._ask(Settle(ticket=ticket), ticket)
 
     async def cache_events(self) -> AsyncGenerator[CacheEvents]:
         """What happens in the cache from now on; see engine.client.Engine."""
@@ -251,7 +260,7 @@ class EngineConnection:
                 case CacheEvents():
                     for watcher in self._watchers:
                         watcher.put_nowait(message)
-                case Stats() | Residency() | Moved() | Forgotten() | Pinned() | NodePage():
+                case Stats() | Residency() | Moved() | Forgotten() | Pinned() | NodePage() | Settled():
                     future = self._answers.get(message.ticket)
                     if future is not None and not future.done():
                         future.set_result(message)

@@ -1,8 +1,8 @@
 """Whether a waiting sequence should let another compute what both need.
 
-A leader is a running sequence of the same namespace that will soon commit tokens which the waiting one needs
-next. Waiting costs nothing but time: a waiter holds no blocks and is looked at again every step, so a leader
-that is preempted, aborted or fails simply leads no more.
+A leader is a sequence of the same namespace that runs or loads, and will soon commit tokens which the waiting
+one needs next. Waiting costs nothing but time: a waiter holds no blocks and is looked at again every step, so
+a leader that is preempted, aborted or fails simply leads no more.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +22,9 @@ def has_leader(waiting: Sequence, running: Iterable[Sequence], count_found: Call
     leaders = [
         leader
         for leader in running
-        if leader.namespace == waiting.namespace and leader.num_computed < leader.num_prompt_tokens
+        if leader.namespace == waiting.namespace
+        and leader.num_computed < leader.num_prompt_tokens
+        and not leader.retention.is_side  # what it computes is never found
     ]
     if not leaders:
         return False

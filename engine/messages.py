@@ -4,23 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.cache_messages import (
-    CacheEvents,
-    CacheReport,
-    Forget,
-    Forgotten,
-    ListNodes,
-    Locate,
-    Moved,
-    NodePage,
-    Park,
-    Pin,
-    Pinned,
-    Prefetch,
-    Residency,
-    Unpin,
-    Watch,
-)
+from engine.cache_messages import CacheAnswer, CacheEvents, CacheMessage, CacheReport, TierName, Watch
 from engine.sequence import FinishReason, SamplingParams
 from prefix_cache.quota import Quota
 
@@ -33,11 +17,14 @@ __all__ = [
     "FromEngine",
     "GetStats",
     "Hello",
+    "HistogramStats",
+    "MoveStats",
     "Quota",
     "Ready",
     "Refused",
     "Stats",
     "Submit",
+    "TierStats",
     "ToEngine",
     "TokenEvent",
     "TokenEvents",
@@ -84,6 +71,35 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.context_length, self.num_blocks * self.block_size)
 
 
+class TierStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The blocks of one tier, as of the last step, and what it gave up since the start."""
+
+    num_blocks: int
+    num_free: int
+    num_cached: int  # findable, held by nobody
+    num_held: int
+    num_evicted: int
+
+
+class MoveStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What moved from one tier to another since the start."""
+
+    source: TierName
+    target: TierName
+    num_blocks: int = 0
+    num_bytes: int = 0
+    seconds: float = 0.0  # of work, without waiting
+    num_failed: int = 0  # transfers that ended early
+
+
+class HistogramStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts between bounds in seconds, the last of everything above; and the sum of what was counted."""
+
+    bounds: list[float]
+    counts: list[int]
+    total: float
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """One engine's figures. Counters count from its start; gauges are as of the last step."""
 
@@ -108,6 +124,20 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_copied_blocks: int
     kv_waste_mean: float  # over steps
     kv_waste_max: float
+    # the tiers
+    num_found_tokens: dict[TierName, int] = {}  # prompt tokens by the tier where they were found
+    num_loading: int = 0  # sequences whose blocks are on their way; of num_running
+    num_pinned_blocks: int = 0
+    num_waiting_writes: int = 0  # prefixes that wait for a colder tier
+    num_promoted_tokens: int = 0
+    num_recomputed_tokens: int = 0  # that a colder tier had, and that were cheaper to compute again
+    num_damaged_blocks: int = 0  # of the disk, found out and removed
+    num_parked: int = 0  # conversations that left the device because they rested
+    is_disk_usable: bool = False
+    tiers: dict[TierName, TierStats] = {}
+    moves: list[MoveStats] = []
+    rates: dict[str, float] = {}  # bytes a second by "source>target", and "prefill" in tokens a second
+    ages: dict[str, HistogramStats] = {}  # lifetime, idle_before_evict, reuse_gap: of the device's blocks
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -140,9 +170,7 @@ class GetStats(msgspec.Struct, frozen=True, tag=True):
     ticket: int
 
 
-ToEngine = (
-    Hello | Submit | Abort | GetStats | Locate | Park | Prefetch | Forget | Pin | Unpin | ListNodes | Watch
-)
+ToEngine = Hello | Submit | Abort | GetStats | CacheMessage | Watch
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -192,6 +220,4 @@ class Stats(msgspec.Struct, frozen=True, tag=True):
     stats: EngineStats
 
 
-FromEngine = (
-    Ready | TokenEvents | Refused | Stats | Residency | Moved | Forgotten | Pinned | NodePage | CacheEvents
-)
+FromEngine = Ready | TokenEvents | Refused | Stats | CacheAnswer | CacheEvents

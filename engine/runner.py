@@ -2,43 +2,54 @@
 
 Owns the decoder and the pool, and wires them to the kernels. Decides nothing: a step says what is computed,
 and the sampler what is drawn. After `load_runner` has returned everything is compiled, so that no step pays
-for it.
+for it. `load_tiers` puts the colder tiers beside the pool.
 """
+
+import sys
+from pathlib import Path
 
 import torch
 
 from engine.batch import Batch, build_batch
-from engine.kv_pool import KVPool, bytes_per_block
+from engine.disk_store import DiskStore, record_bytes
+from engine.fingerprint import fingerprint
+from engine.host_pool import HostPool
+from engine.kv_pool import LAYOUT_VERSION, KVPool, bytes_per_block
 from engine.messages import EngineConfig, EngineInfo
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
+from engine.mover import DEMOTION_SHARE, BlockMover, ColderTiers, measure_rates
 from engine.sampling.sampler import sample
 from engine.step import Step, StepResult
 from engine.weights import load
 from kernels import Kernels
 
-__all__ = ["ModelRunner", "load_runner"]
+__all__ = ["ModelRunner", "load_runner", "load_tiers"]
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 class ModelRunner:
-    """Runs steps, one after the other, in the thread that built it."""
+    """Runs steps, one after the other, in the thread that built it.
 
-    def __init__(self, info: EngineInfo, decoder: Decoder, pool: KVPool) -> None:
+    `fingerprint` is empty unless the engine has a disk tier.
+    """
+
+    def __init__(self, info: EngineInfo, decoder: Decoder, pool: KVPool, fingerprint: bytes) -> None:
         self.info = info
+        self.pool = pool
+        self.fingerprint = fingerprint
         self._decoder = decoder
-        self._pool = pool
         self._device = torch.device(info.device)
 
     @torch.inference_mode()
     def run(self, step: Step) -> StepResult:
         """Changes the blocks of the step's copies and spans, and nothing else."""
-        self._pool.copy(step.copies)
+        self.pool.copy(step.copies)
         if not step.spans:
             return StepResult(())
-        batch = build_batch(step, self._pool.block_size, self._device)
-        hidden = self._decoder.forward(batch, self._pool)
+        batch = build_batch(step, self.pool.block_size, self._device)
+        hidden = self._decoder.forward(batch, self.pool)
         drawing = [span.sequence for span in step.spans if span.draws]
         if not drawing:
             return StepResult(())
@@ -65,6 +76,15 @@ def load_runner(config: EngineConfig) -> ModelRunner:
             f"max_context is {config.max_context}, more than the {model.context_length} that the model can"
         )
     pool = _take_pool(model, config, kernels)
+    mark = b""
+    if config.disk_folder is not None:
+        mark = fingerprint(
+            model,
+            weights,
+            block_size=config.block_size,
+            kv_dtype=dtype,
+            layout_version=LAYOUT_VERSION,
+        )
     decoder = Decoder(model, {name: tensor.to(device) for name, tensor in weights.items()}, kernels)
     info = EngineInfo(
         context_length=min(model.context_length, config.max_context or model.context_length),
@@ -76,7 +96,82 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         dtype=config.dtype,
     )
     _compile(decoder, pool, device)
-    return ModelRunner(info, decoder, pool)
+    return ModelRunner(info, decoder, pool, mark)
+
+
+def load_tiers(config: EngineConfig, runner: ModelRunner) -> ColderTiers | None:
+    """Take the host tier's memory and the disk tier's folder, and measure what moving blocks costs.
+
+    None if the config asks for neither. Says on standard error how many blocks of the disk are of no use. To
+    be called before the runner's first step: it overwrites blocks of the pool. Raises ValueError when a tier
+    would hold no block, the machine will not give the memory, or the folder cannot be used.
+    """
+    if not config.host_bytes and config.disk_folder is None:
+        return None
+    host = _take_host(config, runner.pool) if config.host_bytes else None
+    folder = None if config.disk_folder is None else Path(config.disk_folder)
+    disk = None
+    try:
+        if folder is not None:
+            disk = _open_disk(config, runner, folder)
+        rates = measure_rates(runner.pool, host, folder)
+    except OSError as error:
+        if disk is not None:
+            disk.close()
+        raise ValueError(f"the disk tier's folder {folder} cannot be used: {error}") from None
+    return ColderTiers(
+        num_host_blocks=host.num_blocks if host else 0,
+        num_disk_blocks=disk.num_blocks if disk else 0,
+        records=disk.records if disk else {},
+        fingerprint=runner.fingerprint,
+        mover=BlockMover(
+            runner.pool,
+            host,
+            disk,
+            # A GPU's copies take nothing from its steps.
+            demotion_share=1.0 if config.device == "cuda" else DEMOTION_SHARE,
+        ),
+        bytes_per_block=runner.pool.bytes_per_block,
+        rates=rates,
+    )
+
+
+def _take_host(config: EngineConfig, pool: KVPool) -> HostPool:
+    num_blocks = config.host_bytes // pool.bytes_per_block
+    if num_blocks == 0:
+        raise ValueError(
+            f"host_bytes is {config.host_bytes}, but one block takes {pool.bytes_per_block} bytes: raise it, "
+            "or set it to 0 for no host tier"
+        )
+    try:
+        return HostPool(num_blocks, pool.bytes_per_block, is_pinned=config.device == "cuda")
+    except RuntimeError:
+        raise ValueError(
+            f"host_bytes is {config.host_bytes}, which this machine will not give: lower it"
+        ) from None
+
+
+def _open_disk(config: EngineConfig, runner: ModelRunner, folder: Path) -> DiskStore:
+    block_bytes = runner.pool.bytes_per_block + record_bytes(config.block_size)
+    num_blocks = config.disk_bytes // block_bytes
+    if num_blocks == 0:
+        raise ValueError(
+            f"disk_bytes is {config.disk_bytes}, but one block takes {block_bytes} bytes on disk: raise it"
+        )
+    disk = DiskStore(
+        folder,
+        runner.fingerprint,
+        num_blocks=num_blocks,
+        bytes_per_block=runner.pool.bytes_per_block,
+        block_size=config.block_size,
+    )
+    if disk.num_damaged or disk.num_foreign:
+        print(
+            f"stemma: of the blocks in {folder}, {disk.num_damaged} were damaged and {disk.num_foreign} of "
+            "another model: they are dropped",
+            file=sys.stderr,
+        )
+    return disk
 
 
 def _take_pool(model: ModelConfig, config: EngineConfig, kernels: Kernels) -> KVPool:

@@ -9,14 +9,16 @@ is forgetting: the blocks stay cached and are matched again.
 from array import array
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from engine.errors import RequestRefused
 from engine.leaders import has_leader
 from engine.sequence import FinishReason, SamplingParams, Sequence, Status
 from engine.step import Draw, Outcome, Span, Step, StepPlan, StepResult
-from prefix_cache.tree import PrefixCache
+from prefix_cache.lease import PLAIN, Retention
+from prefix_cache.plan import Tier
+from prefix_cache.tiers import TieredCache
 
 __all__ = ["Counters", "Limits", "Scheduler"]
 
@@ -45,12 +47,13 @@ class Counters:
     num_preemptions: int = 0
     num_finished: int = 0
     num_aborted: int = 0
+    num_found_tokens: dict[Tier, int] = field(default_factory=lambda: dict.fromkeys(Tier, 0))
 
 
 class Scheduler:
     """Waiting and running sequences over one cache."""
 
-    def __init__(self, cache: PrefixCache, limits: Limits) -> None:
+    def __init__(self, cache: TieredCache, limits: Limits) -> None:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # oldest admission first
         self.counters = Counters()
@@ -59,6 +62,11 @@ class Scheduler:
         self._forks: dict[str, list[Sequence]] = {}  # choices that start when their first one has its prompt
         self._leaving: list[Sequence] = []  # ended while the step that computes them is in flight
         self._is_in_flight = False
+
+    @property
+    def num_loading(self) -> int:
+        """Running sequences whose blocks are on their way from colder tiers."""
+        return sum(sequence.status is Status.LOADING for sequence in self.running)
 
     @property
     def has_work(self) -> bool:
@@ -72,22 +80,31 @@ class Scheduler:
         sampling: SamplingParams,
         namespace: bytes,
         num_choices: int,
+        retention: Retention = PLAIN,
     ) -> None:
         """Queue a request. Raises RequestRefused when it could never run."""
-        capacity = self._cache.num_blocks * self._cache.block_size
+        capacity = self._cache.device.ledger.ceiling_of(namespace) * self._cache.block_size
         if not prompt or sampling.max_tokens < 1 or num_choices < 1:
             raise RequestRefused("a request needs a prompt, room for one token, and one choice")
         if len(prompt) + sampling.max_tokens > capacity:
             raise RequestRefused(
-                f"{len(prompt)} prompt tokens and {sampling.max_tokens} new ones exceed the pool's {capacity}"
+                f"{len(prompt)} prompt tokens and {sampling.max_tokens} new ones exceed the {capacity} that "
+                "there is memory for"
             )
         first, *forks = (
-            Sequence(request_id, choice, array("i", prompt), len(prompt), sampling, namespace)
+            Sequence(request_id, choice, array("i", prompt), len(prompt), sampling, namespace, retention)
             for choice in range(num_choices)
         )
         self.waiting.append(first)
         if forks:
             self._forks[request_id] = forks
+
+    def resume_loaded(self) -> None:
+        """Let sequences run whose blocks have arrived. To be called when transfers have ended."""
+        for sequence in self.running:
+            if sequence.status is Status.LOADING and not self._cache.is_loading(sequence.held_lease):
+                sequence.status = Status.RUNNING
+                self._note_match(sequence)
 
     def schedule(self, now: float) -> Step | None:
         """Choose and reserve the next step; None if there is none. Every step must be applied or
@@ -145,17 +162,24 @@ class Scheduler:
 
     def _continue_running(self, plan: StepPlan, now: float) -> None:
         """Decodes first, one token each, then the rest of prompts, oldest first."""
-        by_need = sorted(self.running, key=lambda sequence: sequence.num_tokens - sequence.num_computed > 1)
+        ready = [sequence for sequence in self.running if sequence.status is Status.RUNNING]
+        by_need = sorted(ready, key=lambda sequence: sequence.num_tokens - sequence.num_computed > 1)
         for sequence in by_need:
             num_tokens = min(sequence.num_tokens - sequence.num_computed, plan.budget)
             if num_tokens and self._grow_or_preempt(sequence, sequence.num_computed + num_tokens, plan, now):
                 plan.add(sequence, num_tokens)
 
     def _grow_or_preempt(self, sequence: Sequence, num_tokens: int, plan: StepPlan, now: float) -> bool:
-        """Get blocks for a running sequence, at the youngest's expense; False if it was shed itself."""
+        """Get blocks for a running sequence, at the youngest's expense.
+
+        False if it was shed itself, or should sit this step out: copies that run hold blocks which are free
+        when they end, so nobody is shed for them.
+        """
         while sequence.lease is not None:
             if self._cache.grow(sequence.lease, num_tokens):
                 return True
+            if self._cache.num_moving:
+                return False
             self._preempt(self.running[-1], plan, now)
         return False
 
@@ -195,19 +219,32 @@ class Scheduler:
             max_new=plan.budget,
             num_required=sequence.num_tokens + reserve,
             now=now,
+            retention=sequence.retention,
         )
         if lease is None:
             return False
         sequence.lease = lease
-        sequence.status = Status.RUNNING
         sequence.num_computed = lease.num_matched
         self.running.append(sequence)
-        if sequence.num_cached is None:
-            sequence.num_cached = lease.num_matched
-            self.counters.num_prompt_tokens += sequence.num_prompt_tokens
-            self.counters.num_cached_tokens += lease.num_matched
+        if self._cache.is_loading(lease):
+            sequence.status = Status.LOADING
+            return True
+        sequence.status = Status.RUNNING
+        self._note_match(sequence)
         plan.add(sequence, min(sequence.num_tokens - sequence.num_computed, plan.budget))
         return True
+
+    def _note_match(self, sequence: Sequence) -> None:
+        lease = sequence.held_lease
+        sequence.num_computed = lease.num_matched
+        if sequence.num_cached is None:
+            sequence.num_cached = lease.num_matched
+            sequence.explanation = lease.explanation
+            self.counters.num_prompt_tokens += sequence.num_prompt_tokens
+            self.counters.num_cached_tokens += lease.num_matched
+            if lease.explanation is not None:
+                for tier, num_tokens in lease.explanation.found.items():
+                    self.counters.num_found_tokens[tier] += num_tokens
 
     def _has_leader(self, sequence: Sequence) -> bool:
         def count_found() -> int:
@@ -221,8 +258,7 @@ class Scheduler:
         self._cache.finish_copies()
 
     def _commit(self, span: Span) -> None:
-        sequence, lease = span.sequence, span.sequence.lease
-        assert lease is not None, "a span's sequence holds its blocks until the step has landed"
+        sequence, lease = span.sequence, span.sequence.held_lease
         sequence.num_computed = span.end
         self._cache.commit(lease, sequence.tokens[lease.num_committed : span.end].tobytes())
         num_prompt_tokens = min(span.end, sequence.num_prompt_tokens) - span.start
@@ -253,7 +289,7 @@ class Scheduler:
         """
         forks = self._forks.pop(leader.request_id, [])
         for fork in forks:
-            fork.num_cached = leader.num_cached
+            fork.num_cached, fork.explanation = leader.num_cached, leader.explanation
         self.waiting.extendleft(reversed(forks))
 
     def _take_out(self, request_id: str, choice: int | None) -> list[Sequence]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
-from prefix_cache.lease import Lease
+from prefix_cache.lease import PLAIN, Explanation, Lease, Retention
 from prefix_cache.plan import BlockId
 
 __all__ = ["MAX_TOP_LOGPROBS", "FinishReason", "SamplingParams", "Sequence", "Status"]
@@ -42,11 +42,13 @@ class Status(Enum):
     """Where a sequence stands.
 
     WAITING    in the queue, holds no block
+    LOADING    holds a lease whose blocks are on their way from a colder tier; no step computes it yet
     RUNNING    holds a lease on blocks; every step may compute some of its tokens
     FINISHED   ended by itself, by its owner or by an error; holds nothing
     """
 
     WAITING = "waiting"
+    LOADING = "loading"
     RUNNING = "running"
     FINISHED = "finished"
 
@@ -61,10 +63,12 @@ class Sequence:
     num_prompt_tokens: int
     sampling: SamplingParams
     namespace: bytes
+    retention: Retention = PLAIN
     status: Status = Status.WAITING
     lease: Lease | None = None
     num_computed: int = 0  # tokens whose keys and values lie in the lease's blocks
     num_cached: int | None = None  # prompt tokens found in the cache when the request first ran
+    explanation: Explanation | None = None  # of that
     num_overtaken: int = 0  # younger sequences admitted while this one waited for blocks
 
     @property
@@ -78,7 +82,12 @@ class Sequence:
         return len(self.tokens) - self.num_prompt_tokens
 
     @property
+    def held_lease(self) -> Lease:
+        """The lease of a sequence that has one: until the step that computes it has landed."""
+        assert self.lease is not None, "a sequence that waits holds nothing"
+        return self.lease
+
+    @property
     def block_table(self) -> list[BlockId]:
         """The blocks in order: the i-th holds tokens [i * block_size, (i + 1) * block_size)."""
-        assert self.lease is not None, "a sequence without a lease has no blocks"
-        return self.lease.blocks
+        return self.held_lease.blocks

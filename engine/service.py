@@ -11,6 +11,20 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
+from engine.cache_messages import (
+    CacheMessage,
+    Forget,
+    ListNodes,
+    Locate,
+    Park,
+    Pin,
+    Prefetch,
+    Settle,
+    Settled,
+    Unpin,
+    Watch,
+)
+from engine.cache_service import Errand
 from engine.core import EngineCore
 from engine.messages import (
     Abort,
@@ -28,6 +42,7 @@ from engine.messages import (
 __all__ = ["EngineService"]
 
 _IDLE_POLL_MS = 100
+_MOVING_POLL_MS = 2
 _POLLS_TO_REST = 10
 
 
@@ -42,6 +57,9 @@ class EngineService:
         self._on_rest = on_rest
         self._socket = socket
         self._owners: dict[str, bytes] = {}  # request id -> the client it came from
+        self._errands: list[tuple[bytes, Errand]] = []  # parks and prefetches that go on, and who waits
+        self._settlers: list[tuple[bytes, int]] = []  # who waits until nothing moves
+        self._watchers: set[bytes] = set()  # clients that are told what happens in the cache
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ToEngine)
 
@@ -49,12 +67,22 @@ class EngineService:
         """Serve until told to stop. Waits for messages when there is nothing to compute."""
         num_idle_polls = 0
         while not should_stop.is_set():
-            self._receive(timeout_ms=0 if self._core.has_work else _IDLE_POLL_MS)
-            num_idle_polls = 0 if self._core.has_work else num_idle_polls + 1
+            is_busy = self._core.has_work or self._core.is_moving
+            self._receive(timeout_ms=self._patience_ms())
+            num_idle_polls = 0 if is_busy else num_idle_polls + 1
             if num_idle_polls == _POLLS_TO_REST:
                 self._on_rest()
+            self._core.tend()
             if self._core.has_work:
                 self._publish(self._core.step())
+            self._run_errands()
+            self._tell_watchers()
+
+    def _patience_ms(self) -> int:
+        """How long to wait for messages when there are none."""
+        if self._core.has_work:
+            return 0
+        return _MOVING_POLL_MS if self._core.is_moving else _IDLE_POLL_MS
 
     def _receive(self, timeout_ms: int) -> None:
         """Handle every message that is there; wait for the first one."""
@@ -81,6 +109,57 @@ class EngineService:
                     self._owners.pop(message.request_id, None)
             case GetStats():
                 self._send(client, Stats(message.ticket, self._core.stats()))
+            case Watch():
+                self._watch(client, message.is_on)
+            case _:
+                self._answer(client, message)
+
+    def _answer(self, client: bytes, message: CacheMessage) -> None:
+        """What is asked of the cache: answered at once, or by an errand."""
+        answers, now = self._core.answers, self._core.now
+        match message:
+            case Locate():
+                self._send(client, answers.locate(message))
+            case Park():
+                self._errands.append((client, answers.park(message, now)))
+            case Prefetch():
+                self._errands.append((client, answers.prefetch(message, now)))
+            case Forget():
+                self._send(client, answers.forget(message))
+            case Pin():
+                self._send(client, answers.pin(message, now))
+            case Unpin():
+                self._send(client, answers.unpin(message))
+            case ListNodes():
+                self._send(client, answers.list_nodes(message, now))
+            case Settle():
+                self._settlers.append((client, message.ticket))
+
+    def _run_errands(self) -> None:
+        done = [item for item in self._errands if item[1].movement.is_done]
+        for client, errand in done:
+            self._send(client, self._core.answers.moved(errand, self._core.now))
+        if done:
+            self._errands = [item for item in self._errands if not item[1].movement.is_done]
+        if self._settlers and not self._core.is_moving:
+            for client, ticket in self._settlers:
+                self._send(client, Settled(ticket=ticket))
+            self._settlers.clear()
+
+    def _watch(self, client: bytes, is_on: bool) -> None:
+        if is_on:
+            self._watchers.add(client)
+        else:
+            self._watchers.discard(client)
+        self._core.answers.watch(bool(self._watchers))
+
+    def _tell_watchers(self) -> None:
+        if not self._watchers:
+            return
+        events = self._core.answers.events()
+        if events is not None:
+            for client in self._watchers:
+                self._send(client, events)
 
     def _publish(self, messages: list[FromEngine]) -> None:
         for message in messages:

@@ -24,6 +24,11 @@ class Span:
         """Whether the logits of the span's last token are sampled."""
         return self.end == self.sequence.num_tokens
 
+    @property
+    def is_decode(self) -> bool:
+        """Whether the span is one drawn token, as opposed to a piece of a prompt."""
+        return self.start >= self.sequence.num_prompt_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Step:

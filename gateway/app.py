@@ -15,12 +15,18 @@ from starlette.routing import Route
 
 from gateway.auth import Authenticate, Keyring
 from gateway.errors import exception_handlers
+from gateway.journal import Journal
 from gateway.limits import BodyLimit
 from gateway.observe import Observe
+from gateway.prefixes import SharedPrefixes
+from gateway.rendering import ChatRenderer
+from gateway.routes.admin import AdminRoute
 from gateway.routes.chat import ChatRoute
 from gateway.routes.models import ModelsRoute
 from gateway.routes.operations import OperationsRoute
+from gateway.routes.sessions import SessionsRoute
 from gateway.services import Services
+from gateway.sessions.service import Sessions
 from gateway.settings import Settings
 
 __all__ = ["build_app"]
@@ -28,9 +34,10 @@ __all__ = ["build_app"]
 
 def build_app(settings: Settings, services: Services) -> Starlette:
     """The ASGI application."""
+    journal = Journal()
     app = Starlette(
-        routes=_routes(settings, services),
-        middleware=_layers(settings, services),
+        routes=_routes(settings, services, journal),
+        middleware=_layers(settings, services, journal),
         exception_handlers=exception_handlers,
     )
     # a path with a slash too many is not found; a redirect would lose a POST's body in some clients
@@ -38,12 +45,21 @@ def build_app(settings: Settings, services: Services) -> Starlette:
     return app
 
 
-def _routes(settings: Settings, services: Services) -> list[Route]:
-    chat = ChatRoute(services, ping_seconds=settings.server.ping_seconds)
+def _routes(settings: Settings, services: Services, journal: Journal) -> list[Route]:
+    renderer = ChatRenderer(services.prompts)
+    sessions = Sessions(services, renderer, settings.conversation)
+    prefixes = SharedPrefixes(services, renderer)
+    ping_seconds = settings.server.ping_seconds
+    chat = ChatRoute(
+        services, renderer=renderer, sessions=sessions, journal=journal, ping_seconds=ping_seconds
+    )
+    admin = AdminRoute(services, prefixes=prefixes, journal=journal, ping_seconds=ping_seconds)
     models = ModelsRoute(services)
     operations = OperationsRoute(services)
     return [
         Route("/v1/chat/completions", chat.create, methods=["POST"]),
+        *_session_routes(SessionsRoute(services, sessions)),
+        *_admin_routes(admin),
         Route("/v1/models", models.list),
         Route("/v1/models/{model:path}", models.retrieve),
         Route("/health", operations.health),
@@ -53,13 +69,47 @@ def _routes(settings: Settings, services: Services) -> list[Route]:
     ]
 
 
-def _layers(settings: Settings, services: Services) -> list[Middleware]:
+def _session_routes(sessions: SessionsRoute) -> list[Route]:
+    one = "/v1/sessions/{session_id}"
     return [
-        Middleware(Observe, metrics=services.metrics, usage=services.usage, lifecycle=services.lifecycle),
+        Route("/v1/sessions", sessions.create, methods=["POST"]),
+        Route("/v1/sessions", sessions.list),
+        Route(one, sessions.retrieve),
+        Route(one, sessions.delete, methods=["DELETE"]),
+        Route(f"{one}/messages", sessions.messages),
+        Route(f"{one}/park", sessions.park, methods=["POST"]),
+        Route(f"{one}/resume", sessions.resume, methods=["POST"]),
+        Route(f"{one}/fork", sessions.fork, methods=["POST"]),
+        Route(f"{one}/pin", sessions.pin, methods=["POST"]),
+        Route(f"{one}/pin", sessions.unpin, methods=["DELETE"]),
+    ]
+
+
+def _admin_routes(admin: AdminRoute) -> list[Route]:
+    return [
+        Route("/admin/cache", admin.cache),
+        Route("/admin/cache/events", admin.events),
+        Route("/admin/requests", admin.requests),
+        Route("/admin/warnings", admin.warnings),
+        Route("/admin/prefixes", admin.create_prefix, methods=["POST"]),
+        Route("/admin/prefixes", admin.list_prefixes),
+        Route("/admin/prefixes/{prefix_id}", admin.delete_prefix, methods=["DELETE"]),
+    ]
+
+
+def _layers(settings: Settings, services: Services, journal: Journal) -> list[Middleware]:
+    return [
+        Middleware(
+            Observe,
+            metrics=services.metrics,
+            usage=services.usage,
+            lifecycle=services.lifecycle,
+            journal=journal,
+        ),
         Middleware(
             CORSMiddleware,
             allow_origins=settings.server.cors_origins,
-            allow_methods=["GET", "POST"],
+            allow_methods=["DELETE", "GET", "POST"],
             allow_headers=["*"],
             expose_headers=["x-request-id"],
         ),

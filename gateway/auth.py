@@ -1,7 +1,9 @@
 """Who is asking: static API keys, each naming its tenant.
 
 Keys are kept and compared as digests, so neither the time of a comparison nor a dump of memory tells a key.
-With no keys configured everybody is the tenant "default". The check runs before the body is read.
+With no keys configured everybody is the tenant "default", and an administrator. The check runs before the
+body is read, and on the path as it came: whatever lies under /admin is for administrators alone, also where
+nothing is served.
 """
 
 import hashlib
@@ -28,9 +30,10 @@ class Principal:
 
     tenant: str
     may_read_metrics: bool
+    is_admin: bool
 
 
-EVERYBODY = Principal("default", may_read_metrics=True)
+EVERYBODY = Principal("default", may_read_metrics=True, is_admin=True)
 
 
 class Keyring:
@@ -38,7 +41,11 @@ class Keyring:
 
     def __init__(self, keys: Iterable[ApiKey]) -> None:
         self._principals = [
-            (_digest(key.key.get_secret_value().encode()), Principal(key.tenant, key.metrics)) for key in keys
+            (
+                _digest(key.key.get_secret_value().encode()),
+                Principal(key.tenant, may_read_metrics=key.metrics or key.admin, is_admin=key.admin),
+            )
+            for key in keys
         ]
 
     def principal(self, authorization: bytes | None) -> Principal:
@@ -84,8 +91,8 @@ class Authenticate:
     def _admit(self, scope: Scope) -> Principal:
         header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
         principal = self.keyring.principal(header)
-        if scope["path"] in _METRICS_PATHS and not principal.may_read_metrics:
-            raise Forbidden(f"This API key may not read {scope['path']}.")
+        if not _may_go_to(scope["path"], principal):
+            raise Forbidden("This API key may not use this path; it needs a key with more rights.")
         return principal
 
 
@@ -94,6 +101,12 @@ def principal_of(request: Request) -> Principal:
     principal = request.state.principal
     assert isinstance(principal, Principal)
     return principal
+
+
+def _may_go_to(path: str, principal: Principal) -> bool:
+    if path in _METRICS_PATHS:
+        return principal.may_read_metrics
+    return principal.is_admin or not path.lstrip("/").lower().startswith("admin")
 
 
 def _digest(key: bytes) -> bytes:

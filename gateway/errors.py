@@ -8,11 +8,13 @@
     ├── NotFound                  404  no such path or model
     ├── MethodNotAllowed          405
     ├── RequestTimeout            408  the body stopped coming
+    ├── Conflict                  409  somebody else works on the same thing; `code` says how
     ├── BodyTooLarge              413
     ├── UnsupportedMediaType      415
     ├── ClientGone                499  nobody is left to read the answer
     ├── InternalError             500  ours, never the client's
-    └── EngineUnavailable         503  loading, being replaced, or draining; try again
+    ├── EngineUnavailable         503  loading, being replaced, or draining; try again
+    └── StoreUnavailable          503  the database does not answer; try again
 
 It owns the error object of the protocol. A message never quotes what a client wrote in its messages.
 """
@@ -20,6 +22,9 @@ It owns the error object of the protocol. A message never quotes what a client w
 from typing import ClassVar
 
 import msgspec
+import structlog
+from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -31,6 +36,7 @@ from gateway.record import record_of
 __all__ = [
     "BodyTooLarge",
     "ClientGone",
+    "Conflict",
     "ContextTooLong",
     "EngineUnavailable",
     "Forbidden",
@@ -40,12 +46,14 @@ __all__ = [
     "MethodNotAllowed",
     "NotFound",
     "RequestTimeout",
+    "StoreUnavailable",
     "Unauthorized",
     "UnsupportedMediaType",
     "error_body",
     "error_response",
     "exception_handlers",
     "from_engine",
+    "from_store",
 ]
 
 
@@ -107,6 +115,12 @@ class RequestTimeout(GatewayError):
     default_code = "request_timeout"
 
 
+class Conflict(GatewayError):
+    status = 409
+    type = "invalid_request_error"
+    default_code = "session_conflict"
+
+
 class BodyTooLarge(GatewayError):
     status = 413
     type = "invalid_request_error"
@@ -138,6 +152,15 @@ class EngineUnavailable(GatewayError):
         self.headers["retry-after"] = str(retry_after_seconds)
 
 
+class StoreUnavailable(GatewayError):
+    status = 503
+    default_code = "store_unavailable"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.headers["retry-after"] = "2"
+
+
 def from_engine(error: EngineError) -> GatewayError:
     """The gateway's word for an engine's failure."""
     match error:
@@ -151,6 +174,13 @@ def from_engine(error: EngineError) -> GatewayError:
             )
         case _:
             return InternalError("The engine failed while it ran this request.")
+
+
+def from_store(error: SQLAlchemyError) -> GatewayError:
+    """The gateway's word for the database's failure."""
+    if isinstance(error, OperationalError | InterfaceError | PoolTimeout):
+        return StoreUnavailable("The database could not be used, and nothing was changed; send it again.")
+    return InternalError("Something failed while the database was used.")
 
 
 def error_body(error: GatewayError) -> bytes:
@@ -175,6 +205,12 @@ async def _on_gateway_error(_request: Request, error: Exception) -> Response:
 async def _on_engine_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, EngineError)
     return error_response(from_engine(error))
+
+
+async def _on_store_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, SQLAlchemyError)
+    structlog.get_logger().error("store.failed", reason=type(error).__name__)
+    return error_response(from_store(error))
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
@@ -205,6 +241,7 @@ async def _on_anything_else(request: Request, _error: Exception) -> Response:
 exception_handlers: dict[int | type[Exception], ExceptionHandler] = {
     GatewayError: _on_gateway_error,
     EngineError: _on_engine_error,
+    SQLAlchemyError: _on_store_error,
     HTTPException: _on_http_exception,
     ClientDisconnect: _on_disconnect,
     Exception: _on_anything_else,

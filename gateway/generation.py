@@ -2,23 +2,28 @@
 
 It runs the engine's generator, feeds each choice, ends a choice at a stop string, remembers finished
 answers for the next turn, and keeps the request's record. Closing `pieces` closes the engine's generator,
-which aborts what still runs.
+which aborts what still runs. The last piece comes only when what must be kept of the answer is stored.
 """
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from engine.cache_messages import CacheReport
 from engine.errors import EngineDied
 from engine.messages import Submit, TokenEvent
 from gateway.choice import Choice, Piece
 from gateway.conversation.prompt import Prompt
 from gateway.record import RequestRecord
 from gateway.services import Services
+from gateway.sessions.turn import Turn
+from gateway.wire.cache_answers import CacheAnswer
 from gateway.wire.chat_response import PromptTokensDetails, Usage
 
-__all__ = ["Generation"]
+__all__ = ["Explain", "Generation"]
+
+Explain = Callable[[CacheReport], Awaitable[CacheAnswer]]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -31,10 +36,15 @@ class Generation:
     record: RequestRecord
     choices: list[Choice]
     created: int  # seconds since 1970
+    turn: Turn | None = None  # of the session that the answer belongs to
+    explain: Explain | None = None  # given when the client wants to be told
+    cache: CacheAnswer | None = None  # what it is told; there with the last piece
     _last_tokens: dict[int, float] = field(default_factory=dict)
 
     async def pieces(self) -> AsyncGenerator[Piece]:
-        """Every piece of every choice as it comes. Raises what the engine raises."""
+        """Every piece of every choice as it comes. Raises what the engine raises, and what storing the turn
+        raises.
+        """
         self.record.outcome = "aborted"  # unless it comes to its end
         async with aclosing(self.services.engine.generate(self.submit)) as events:
             async for event in events:
@@ -45,8 +55,11 @@ class Generation:
                 piece = choice.push(event)
                 if choice.is_finished:
                     self._finish(choice)
+                is_last = all(each.is_finished for each in self.choices)
+                if is_last:
+                    await self._settle()
                 yield piece
-                if all(each.is_finished for each in self.choices):
+                if is_last:
                     break
             else:
                 raise EngineDied("the engine left a choice without an end")
@@ -63,8 +76,18 @@ class Generation:
             prompt_tokens_details=PromptTokensDetails(self.record.cached_tokens),
         )
 
+    async def _settle(self) -> None:
+        """Do what must be done before the client hears of the end."""
+        if self.explain is not None and self.record.cache is not None:
+            self.cache = await self.explain(self.record.cache)
+        if self.turn is not None:
+            (answer,) = self.choices
+            await self.turn.finish(answer.text, answer.token_ids)
+
     def _note(self, event: TokenEvent) -> None:
         now = time.monotonic()
+        if event.cache is not None and event.choice == 0:
+            self.record.cache = event.cache
         self.record.cached_tokens = event.num_cached_tokens
         if self.record.first_token is None:
             self.record.first_token = now

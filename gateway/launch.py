@@ -1,6 +1,6 @@
 """Starting a server: every collaborator is made here, in order, and closed in the opposite one.
 
-    prompts, database, engine, HTTP
+    prompts, database, engine, shared prefixes, HTTP
 
 The address was bound before, so a port in use costs no model. HTTP answers while the engine loads: 503
 until it is ready. When this returns, nothing that it started is left.
@@ -10,7 +10,7 @@ import asyncio
 import importlib.metadata
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from gateway.conversation.prompt import Prompts, load_prompts
 from gateway.lifecycle import Lifecycle
 from gateway.metrics import Metrics
 from gateway.namespaces import Namespaces, load_secret
+from gateway.prefixes import SharedPrefixes, keep_prefixes
+from gateway.rendering import ChatRenderer
 from gateway.services import Services
 from gateway.serving import DrainingServer
 from gateway.settings import Settings
@@ -43,7 +45,7 @@ async def run_server(settings: Settings, model_path: Path, listener: socket.sock
     """Serve on a bound socket until a signal. Raises CannotServe, and EngineError from the start."""
     prompts = _load_prompts(settings, model_path)
     namespaces = _load_namespaces(settings)
-    engine = EngineProcess(settings.engine_config(model_path))
+    engine = EngineProcess(settings.engine_config(model_path, namespaces.account))
     async with _usage_log(settings, metrics := Metrics()) as usage:
         services = Services(
             engine=engine,
@@ -59,11 +61,9 @@ async def run_server(settings: Settings, model_path: Path, listener: socket.sock
             app, services.lifecycle, drain_seconds=settings.server.drain_seconds, cut=engine.close
         )
         greeting = _greeting(settings, listener.getsockname()[1])
-        keeper = asyncio.create_task(_keep(engine, server, greeting))
-        try:
+        prefixes = SharedPrefixes(services, ChatRenderer(prompts))
+        async with _beside(keep_prefixes(services, prefixes)), _beside(_keep(engine, server, greeting)):
             await server.serve(sockets=[listener])
-        finally:
-            await _cancel(keeper)
 
 
 def _load_prompts(settings: Settings, model_path: Path) -> Prompts:
@@ -105,11 +105,10 @@ async def _usage_log(settings: Settings, metrics: Metrics) -> AsyncIterator[Usag
     """A log that is written for as long as it is used."""
     database = open_database(settings.database_url)
     usage = UsageLog(database, metrics.usage_dropped)
-    writer = asyncio.create_task(usage.run())
     try:
-        yield usage
+        async with _beside(usage.run()):
+            yield usage
     finally:
-        await _cancel(writer)
         await database.dispose()
 
 
@@ -126,7 +125,13 @@ def _greeting(settings: Settings, port: int) -> str:
     )
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+@asynccontextmanager
+async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Do work beside the block and cancel it at its end. Raises what the work raised."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

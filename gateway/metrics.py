@@ -4,12 +4,10 @@ Labels come from closed sets (routes, statuses, outcomes): nothing that a client
 a label. Every instance has a registry of its own.
 """
 
-from collections.abc import Iterator
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from engine.messages import EngineStats
+from gateway.engine_metrics import EngineFamilies
 from gateway.record import RequestRecord
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
@@ -17,32 +15,6 @@ __all__ = ["CONTENT_TYPE", "Metrics"]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _TOKENS = (1, 16, 64, 256, 1024, 4096, 16384, 65536)
-
-_ENGINE_GAUGES = {
-    "num_running": ("requests_running", "Sequences in the running batch."),
-    "num_waiting": ("requests_waiting", "Sequences in the queue."),
-    "kv_waste": ("kv_waste_ratio", "1 - tokens held / slots allocated, over held blocks."),
-    "kv_waste_mean": ("kv_waste_mean_ratio", "The mean of kv_waste_ratio over steps."),
-    "kv_waste_max": ("kv_waste_max_ratio", "The greatest kv_waste_ratio of any step."),
-}
-_ENGINE_COUNTERS = {
-    "num_steps": ("engine_steps", "Forward passes."),
-    "num_prompt_tokens": ("prompt_tokens", "Prompt tokens of admitted requests."),
-    "num_cached_tokens": ("cached_tokens", "Prompt tokens found in the prefix cache."),
-    "num_computed_prompt_tokens": (
-        "computed_prompt_tokens",
-        "Prompt tokens computed, preempted work included.",
-    ),
-    "num_generated_tokens": ("generation_tokens", "Tokens generated."),
-    "num_preemptions": ("preemptions", "Sequences that had to give their blocks back."),
-    "num_finished": ("sequences_finished", "Sequences that ended by themselves."),
-    "num_aborted": (
-        "sequences_aborted",
-        "Sequences that were ended early: by who asked, or at a stop string.",
-    ),
-    "num_evicted_blocks": ("evicted_blocks", "Cached blocks given up for others."),
-    "num_copied_blocks": ("copied_blocks", "Blocks copied on write."),
-}
 
 
 class Metrics:
@@ -64,6 +36,12 @@ class Metrics:
         )
         self.choices = Counter("stemma_choices_finished", "Answers.", ("finish_reason",), registry=registry)
         self.unknown_fields = Counter("stemma_unknown_fields", "Ignored request fields.", registry=registry)
+        self.session_turns = Counter("stemma_session_turns", "Turns of sessions, stored.", registry=registry)
+        self.volatile_prompts = Counter(
+            "stemma_volatile_prompts",
+            "Prompts whose beginning changes a little with each request, so that nothing after is found.",
+            registry=registry,
+        )
         self.usage_dropped = Counter(
             "stemma_usage_rows_dropped", "Rows of usage not written.", registry=registry
         )
@@ -113,25 +91,8 @@ class Metrics:
         if engine is None:
             return [self.registry]
         scrape = CollectorRegistry()
-        scrape.register(_EngineFamilies(engine))
+        scrape.register(EngineFamilies(engine))
         return [self.registry, scrape]
-
-
-class _EngineFamilies:
-    """The engine's figures as families; made anew for each scrape."""
-
-    def __init__(self, stats: EngineStats) -> None:
-        self.stats = stats
-
-    def collect(self) -> Iterator[Metric]:
-        for field, (name, text) in _ENGINE_GAUGES.items():
-            yield GaugeMetricFamily(f"stemma_{name}", text, value=getattr(self.stats, field))
-        for field, (name, text) in _ENGINE_COUNTERS.items():
-            yield CounterMetricFamily(f"stemma_{name}", text, value=getattr(self.stats, field))
-        blocks = GaugeMetricFamily("stemma_kv_blocks", "Blocks of keys and values.", labels=("state",))
-        for state in ("free", "cached", "held"):
-            blocks.add_metric((state,), getattr(self.stats, f"num_{state}_blocks"))
-        yield blocks
 
 
 def _histogram(

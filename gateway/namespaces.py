@@ -2,7 +2,8 @@
 
 The key is 32 random bytes, made once in the data folder. Namespaces are stable when API keys are rotated,
 and nobody without the file can name another tenant's. Two different (tenant, salt) pairs never have the
-same message.
+same message. A namespace is 32 bytes: the account, which all namespaces of a tenant begin with and whose
+quota they share, and 16 bytes that tell them apart.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from pathlib import Path
 __all__ = ["Namespaces", "load_secret"]
 
 _SECRET_BYTES = 32
+_ACCOUNT_BYTES = 16  # the engine takes the account for this much of a namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +26,19 @@ class Namespaces:
 
     secret: bytes = field(repr=False)
 
+    def account(self, tenant: str) -> bytes:
+        """The 16 bytes that every namespace of a tenant begins with."""
+        return self._digest(b"account", tenant, b"")[:_ACCOUNT_BYTES]
+
     def of(self, tenant: str, salt: str | None = None) -> bytes:
         """The namespace of a tenant, or the part of it that a salt sets apart."""
+        told_apart = b"" if salt is None else b"\x01" + salt.encode()
+        return self.account(tenant) + self._digest(b"part", tenant, told_apart)[:_ACCOUNT_BYTES]
+
+    def _digest(self, purpose: bytes, tenant: str, rest: bytes) -> bytes:
         encoded = tenant.encode()
         # the length says where the tenant ends, so no salt can shift the border
-        message = len(encoded).to_bytes(8, "big") + encoded
-        if salt is not None:
-            message += b"\x01" + salt.encode()
+        message = purpose + b"\x00" + len(encoded).to_bytes(8, "big") + encoded + rest
         return hmac.digest(self.secret, message, hashlib.sha256)
 
 

@@ -1,4 +1,5 @@
-"""The outermost layer of every request: its id, its one log line, its metrics and its row of usage.
+"""The outermost layer of every request: its id, its one log line, its metrics, its row of usage, and what the
+journal keeps of it.
 
 A client's x-request-id is kept when it is short and plain, and replaced otherwise, so nothing forged
 reaches a header or a log. The line is written when the last byte has been sent or the client has gone.
@@ -14,6 +15,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.journal import Journal
 from gateway.lifecycle import Lifecycle
 from gateway.metrics import Metrics
 from gateway.record import RequestRecord
@@ -29,8 +31,11 @@ _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"
 class Observe:
     """Middleware: makes the record of a request and reports it."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, usage: UsageLog, lifecycle: Lifecycle) -> None:
+    def __init__(
+        self, app: ASGIApp, *, metrics: Metrics, usage: UsageLog, lifecycle: Lifecycle, journal: Journal
+    ) -> None:
         self.app = app
+        self.journal = journal
         self.lifecycle = lifecycle
         self.metrics = metrics
         self.usage = usage
@@ -67,6 +72,7 @@ class Observe:
         self.metrics.observe(record, now)
         if record.completion_id is not None:
             self.usage.add(UsageRow.of(record, now))
+            self.journal.add(record)
         is_routine = record.route in _PROBES and record.status == 200
         self.log.log(
             logging.DEBUG if is_routine else logging.INFO,

@@ -9,6 +9,8 @@ from typing import Literal
 
 from starlette.requests import Request
 
+from engine.cache_messages import CacheReport
+
 __all__ = ["Outcome", "RequestRecord", "record_of"]
 
 Outcome = Literal["completed", "aborted", "failed", "rejected"]
@@ -35,6 +37,7 @@ class RequestRecord:
     completion_tokens: int = 0
     finish_reason: str | None = None  # of choice 0
     first_token: float | None = None
+    cache: CacheReport | None = None  # of choice 0
 
     @property
     def ttft_ms(self) -> float | None:

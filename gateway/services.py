@@ -5,6 +5,8 @@ It owns none of them; nothing here is created or closed by this module.
 
 from dataclasses import dataclass
 
+from sqlalchemy.ext.asyncio import AsyncEngine
+
 from engine.client import Engine
 from gateway.catalog import Catalog
 from gateway.conversation.prompt import Prompts
@@ -27,3 +29,8 @@ class Services:
     metrics: Metrics
     usage: UsageLog
     lifecycle: Lifecycle
+
+    @property
+    def database(self) -> AsyncEngine:
+        """Where usage, sessions and shared prefixes are kept."""
+        return self.usage.database

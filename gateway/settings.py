@@ -9,7 +9,7 @@ import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,11 +31,12 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from engine.messages import EngineConfig
+from engine.messages import EngineConfig, Quota
 
 __all__ = [
     "ApiKey",
     "BadSettings",
+    "CacheSettings",
     "ConversationSettings",
     "DatabaseSettings",
     "EngineSettings",
@@ -43,6 +44,7 @@ __all__ = [
     "ModelSettings",
     "ServerSettings",
     "Settings",
+    "TenantSettings",
     "load_settings",
     "parse_bytes",
 ]
@@ -68,6 +70,7 @@ def parse_bytes(value: object) -> object:
 
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
+BytesOrNone = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0)]  # 0: none
 
 
 class _Section(BaseModel):
@@ -123,14 +126,28 @@ class EngineSettings(_Section):
     num_threads: int | None = Field(None, ge=1)
 
 
+class CacheSettings(_Section):
+    """Where keys and values may lie beside the device's memory, and what leaves first."""
+
+    host_bytes: BytesOrNone = 0
+    disk: bool = True  # in the folder kv of the data folder
+    disk_bytes: Bytes = 4 << 30
+    disk_for_all: bool = False  # also conversations that belong to no session
+    park_after: float = Field(600.0, ge=0)  # seconds of rest; 0: never
+    swap: Literal["auto", "always", "never"] = "auto"  # bring colder blocks back, or compute them again
+    eviction: Literal["lru", "learned"] = "lru"
+
+
 class ConversationSettings(_Section):
-    """What is remembered of conversations in memory."""
+    """What is remembered of conversations in memory, and how long a session may be waited for."""
 
     transcript_bytes: Bytes = 64 << 20
+    turn_wait_seconds: float = Field(30.0, gt=0)  # for the turn before it in the same session
+    change_wait_seconds: float = Field(5.0, gt=0)  # for a turn that runs, to park, fork, pin or delete
 
 
 class DatabaseSettings(_Section):
-    """Where usage is written."""
+    """Where usage, sessions and shared prefixes are kept."""
 
     url: str | None = None  # None: SQLite in the data folder
 
@@ -147,6 +164,24 @@ class ApiKey(_Section):
     key: SecretStr = Field(min_length=16)
     tenant: str = Field(min_length=1, max_length=200)
     metrics: bool = False  # may read /metrics
+    admin: bool = False  # may use everything under /admin/
+
+
+class TenantSettings(_Section):
+    """What one tenant may keep, and what it may have, of the device's blocks."""
+
+    name: str = Field(min_length=1, max_length=200)
+    floor_blocks: int = Field(0, ge=0)  # kept from others' demands
+    ceiling_blocks: int | None = Field(None, ge=1)  # never exceeded
+
+    @model_validator(mode="after")
+    def _floor_below_ceiling(self) -> "TenantSettings":
+        if self.ceiling_blocks is not None and self.floor_blocks > self.ceiling_blocks:
+            raise ValueError(
+                f"floor_blocks of tenant {self.name!r} is {self.floor_blocks}, "
+                f"more than its ceiling_blocks, {self.ceiling_blocks}"
+            )
+        return self
 
 
 class Settings(BaseSettings):
@@ -164,10 +199,12 @@ class Settings(BaseSettings):
     server: ServerSettings = ServerSettings()
     model: ModelSettings = ModelSettings()
     engine: EngineSettings = EngineSettings()
+    cache: CacheSettings = CacheSettings()
     conversation: ConversationSettings = ConversationSettings()
     database: DatabaseSettings = DatabaseSettings()
     log: LogSettings = LogSettings()
     keys: tuple[ApiKey, ...] = ()
+    tenants: tuple[TenantSettings, ...] = ()
 
     @model_validator(mode="after")
     def _open_only_at_home(self) -> "Settings":
@@ -185,14 +222,34 @@ class Settings(BaseSettings):
             raise ValueError("keys: the same key stands twice; a key names one tenant")
         return self
 
+    @model_validator(mode="after")
+    def _one_quota_a_tenant(self) -> "Settings":
+        names = [tenant.name for tenant in self.tenants]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"tenants: {', '.join(sorted(twice))} stands twice; a tenant has one quota")
+        return self
+
     @property
     def database_url(self) -> str:
         """The database to use, given or in the data folder."""
         return self.database.url or f"sqlite+aiosqlite:///{self.data.absolute() / 'stemma.sqlite3'}"
 
-    def engine_config(self, model_path: Path) -> EngineConfig:
-        """What the engine is started with."""
-        return EngineConfig(model=str(model_path), **self.engine.model_dump())
+    def engine_config(self, model_path: Path, account: Callable[[str], bytes]) -> EngineConfig:
+        """What the engine is started with. `account` gives the account that a tenant's blocks count to."""
+        cache = self.cache
+        return EngineConfig(
+            model=str(model_path),
+            **self.engine.model_dump(),
+            **cache.model_dump(exclude={"disk", "park_after"}),
+            disk_folder=str(self.data.absolute() / "kv") if cache.disk else None,
+            park_after=cache.park_after or None,
+            quotas={
+                account(tenant.name).hex(): Quota(
+                    floor_blocks=tenant.floor_blocks, ceiling_blocks=tenant.ceiling_blocks
+                )
+                for tenant in self.tenants
+            },
+        )
 
 
 def load_settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:

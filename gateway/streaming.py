@@ -2,18 +2,21 @@
 
 The first byte is sent only after validation, so a bad request is an ordinary 4xx. After it a failure is one
 `data:` event with an error object, and the stream ends there: no finish_reason, no [DONE]. When the client
-leaves, the response closes the generator, which aborts the request.
+leaves, the response closes the generator, which aborts the request. What the request holds (the session whose
+turn it is) is let go when the response has ended, however it ended.
 """
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 
 import msgspec
+from msgspec import UNSET
 from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse
+from starlette.types import Receive, Scope, Send
 
 from engine.errors import EngineError
-from gateway.errors import InternalError, error_body, from_engine
+from gateway.errors import GatewayError, InternalError, error_body, from_engine
 from gateway.generation import Generation
 from gateway.wire.chunks import ChunkWriter
 
@@ -23,9 +26,21 @@ _ENCODER = msgspec.json.Encoder()
 _DONE = b"data: [DONE]\n\n"
 
 
-def event_stream(generation: Generation, *, with_usage: bool, ping_seconds: float) -> EventSourceResponse:
-    """The response that streams a generation."""
-    return EventSourceResponse(
+class _HoldingResponse(EventSourceResponse):
+    """Holds something until its last byte is sent or its client has gone."""
+
+    held: ExitStack
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self.held:
+            await super().__call__(scope, receive, send)
+
+
+def event_stream(
+    generation: Generation, *, with_usage: bool, ping_seconds: float, held: ExitStack
+) -> EventSourceResponse:
+    """The response that streams a generation. It closes `held` when it has ended."""
+    response = _HoldingResponse(
         _events(generation, with_usage=with_usage),
         media_type="text/event-stream; charset=utf-8",
         headers={"cache-control": "no-cache, no-store"},
@@ -34,6 +49,8 @@ def event_stream(generation: Generation, *, with_usage: bool, ping_seconds: floa
         ping=ping_seconds,
         ping_message_factory=lambda: ServerSentEvent(comment="keep-alive", sep="\n"),
     )
+    response.held = held
+    return response
 
 
 async def _events(generation: Generation, *, with_usage: bool) -> AsyncGenerator[bytes]:
@@ -48,18 +65,24 @@ async def _events(generation: Generation, *, with_usage: bool) -> AsyncGenerator
     try:
         async with aclosing(generation.pieces()) as pieces:
             async for piece in pieces:
-                for chunk in writer.chunks(piece):
+                cache = UNSET if with_usage or generation.cache is None else generation.cache
+                for chunk in writer.chunks(piece, cache):
                     yield _event(_ENCODER.encode(chunk))
     except EngineError as error:
         generation.record.outcome = "failed"
         yield _event(error_body(from_engine(error)))
+        return
+    except GatewayError as error:
+        generation.record.outcome = "failed"
+        yield _event(error_body(error))
         return
     except Exception:
         generation.record.outcome = "failed"
         yield _event(error_body(InternalError("Something failed inside the server.")))
         raise
     if with_usage:
-        yield _event(_ENCODER.encode(writer.usage_chunk(generation.usage)))
+        cache = UNSET if generation.cache is None else generation.cache
+        yield _event(_ENCODER.encode(writer.usage_chunk(generation.usage, cache)))
     yield _DONE
 
 

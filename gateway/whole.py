@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 
 async def whole_answer(request: Request, generation: Generation, *, with_logprobs: bool) -> Response:
-    """Collect the answer. Raises what the engine raises, and ClientGone."""
+    """Collect the answer. Raises what the engine raises, what storing a turn raises, and ClientGone."""
     completion = await _unless_gone(request, _collect(generation, with_logprobs=with_logprobs))
     return Response(msgspec.json.encode(completion), media_type="application/json")
 
@@ -49,6 +50,7 @@ async def _collect(generation: Generation, *, with_logprobs: bool) -> ChatComple
         ],
         usage=generation.usage,
         system_fingerprint=catalog.system_fingerprint,
+        cache=UNSET if generation.cache is None else generation.cache,
     )
 
 

@@ -7,7 +7,7 @@ Every block is in exactly one state:
     held      in a sequence's table, locked in the tree, or the end of a copy (tree.py)
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from prefix_cache.plan import BlockId
 
@@ -42,6 +42,14 @@ class BlockPool:
         for block in blocks:
             self._is_free[block] = 0
         return blocks
+
+    def take(self, blocks: Collection[BlockId]) -> None:
+        """Hand out these very blocks, which must be free: they held something before this pool began."""
+        taken = set(blocks)
+        assert all(self._is_free[block] for block in taken), "a block that is used cannot be taken"
+        self._free = [block for block in self._free if block not in taken]
+        for block in taken:
+            self._is_free[block] = 0
 
     def free(self, blocks: Iterable[BlockId]) -> None:
         """Take blocks back. Freeing a block twice is a bug and fails."""

@@ -4,38 +4,28 @@ A block's name is a hash of its predecessor's name, its namespace and its tokens
 prefix. Never on the hot path: matching compares tokens, and so does whoever reads a block by its name.
 """
 
-from collections.abc import Iterator
 from hashlib import blake2b
 
 from prefix_cache.node import Namespace
-from prefix_cache.tokens import TOKEN_BYTES
 
-__all__ = ["NAME_BYTES", "block_name", "block_names", "root_name"]
+__all__ = ["NAME_BYTES", "block_name", "root_name"]
 
 NAME_BYTES = 16
 
 
-def root_name(fingerprint: bytes, namespace: Namespace) -> bytes:
-    """Where a namespace's paths begin, for one model and one layout of its blocks."""
-    return _hash(b"root", fingerprint, namespace)
+def root_name(fingerprint: bytes) -> bytes:
+    """Where all paths begin, for one model and one layout of its blocks."""
+    return _hash(b"root", fingerprint)
 
 
-def block_name(parent: bytes, tokens: bytes) -> bytes:
-    """The name of the block that holds these tokens after the parent's."""
-    return _hash(b"block", parent, tokens)
+def block_name(parent: bytes, namespace: Namespace, tokens: bytes) -> bytes:
+    """The name of the block that holds these tokens, packed, after the parent's."""
+    return _hash(b"block", parent, namespace, tokens)
 
 
-def block_names(root: bytes, tokens: bytes, block_size: int) -> Iterator[bytes]:
-    """The names of all blocks of a path, the last and partial one too."""
-    name = root
-    for start in range(0, len(tokens), block_size * TOKEN_BYTES):
-        name = block_name(name, tokens[start : start + block_size * TOKEN_BYTES])
-        yield name
-
-
-def _hash(kind: bytes, first: bytes, second: bytes) -> bytes:
+def _hash(kind: bytes, *fields: bytes) -> bytes:
     state = blake2b(digest_size=NAME_BYTES, person=kind)
-    state.update(len(first).to_bytes(4, "little"))
-    state.update(first)
-    state.update(second)
+    for each in fields:
+        state.update(len(each).to_bytes(4, "little"))
+        state.update(each)
     return state.digest()

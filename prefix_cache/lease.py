@@ -1,11 +1,21 @@
-"""What one sequence holds: a path in the tree, and blocks of its own."""
+"""What one sequence holds: a path in the tree, and blocks of its own; and how it came by them."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from prefix_cache.node import Namespace, Node
-from prefix_cache.plan import BlockId
+from prefix_cache.plan import BlockId, Tier
 
-__all__ = ["PLAIN", "Lease", "Retention"]
+__all__ = ["PLAIN", "Explanation", "Lease", "Reason", "Retention"]
+
+Reason = Literal[
+    "none",  # nothing is missing: all but the last token was found
+    "empty",  # nothing that the namespace may see begins like this
+    "new",  # the cached path ends here
+    "parted",  # the cached path goes on with other tokens
+    "evicted",  # it was here, and had to make room
+    "recomputed",  # it lies on a colder tier, and computing it again was the cheaper way
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +28,25 @@ class Retention:
 
 
 PLAIN = Retention()
+
+
+@dataclass(slots=True, eq=False)
+class Explanation:
+    """Where a prompt was found, in tokens by tier. `parted_at` is the first token that no tier has."""
+
+    found: dict[Tier, int]
+    parted_at: int
+    reason: Reason
+    num_copied_blocks: int = 0
+
+    def cut_to(self, num_tokens: int) -> None:
+        """Less was had than was found: take the rest off, the coldest tier first."""
+        excess = sum(self.found.values()) - num_tokens
+        for tier in (Tier.DISK, Tier.HOST, Tier.DEVICE):
+            taken = min(max(excess, 0), self.found.get(tier, 0))
+            if taken:
+                self.found[tier] -= taken
+                excess -= taken
 
 
 @dataclass(slots=True, eq=False)
@@ -38,3 +67,4 @@ class Lease:
     prior_uses: int = 0  # uses that are remembered of the tokens after the match
     blocks: list[BlockId] = field(default_factory=list)
     duplicates: list[BlockId] = field(default_factory=list)
+    explanation: Explanation | None = None

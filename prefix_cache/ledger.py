@@ -5,7 +5,7 @@ always the number of blocks: free ones lie in the pool, cached ones in nodes wit
 held.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from prefix_cache.blocks import BlockPool
@@ -44,7 +44,7 @@ class Ledger:
         quotas: Mapping[Account, Quota],
         on_evict: Callable[[Node, int], None],
     ) -> None:
-        """`on_evict` is told of a node and how many blocks it loses from its end, just before it loses them."""
+        """`on_evict` is told of a node and how many blocks it loses from its end, before it loses them."""
         self.num_evicted = 0  # blocks, since the start
         self.num_cached = 0  # blocks of nodes without locks
         self.num_locked_tokens = 0  # tokens of nodes with locks
@@ -97,8 +97,17 @@ class Ledger:
             pass
         blocks = self._pool.allocate(num_blocks)
         if own is not None:
-            own.num_owned += num_blocks
+            own.num_owned += len(blocks)
         return blocks
+
+    def adopt(self, node: Node) -> None:
+        """Count an unlocked node whose blocks held something before this ledger began."""
+        self._pool.take(node.blocks)
+        share = self._share(node.namespace)
+        if share is not None:
+            share.num_owned += len(node.blocks)
+        self._count_cached(node, len(node.blocks))
+        self.offer(node)
 
     def free(self, blocks: list[BlockId], namespace: Namespace) -> None:
         """Take back blocks that no node has."""

@@ -55,6 +55,11 @@ class Node:
         """Whether nothing hangs below."""
         return not self.children
 
+    @property
+    def num_children(self) -> int:
+        """Runs that hang below, of every namespace."""
+        return sum(len(siblings) for siblings in self.children.values())
+
     def path(self) -> "Iterator[Node]":
         """This node and its ancestors, the root left out."""
         node = self

@@ -1,18 +1,15 @@
-"""The radix tree of one tier: finding prefixes, leasing them to sequences, and making computed blocks
-findable.
+"""The radix tree of one tier as sequences see it: leasing prefixes, and making computed blocks findable.
 
-Owns which block holds which tokens; owns no tensor. No slot below a committed length is ever written again,
-and a node that is held has held ancestors.
+Owns no tensor. No slot below a committed length is ever written again.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import count
 
 from prefix_cache.eviction import EvictionPolicy, LeastRecentlyUsed
 from prefix_cache.lease import PLAIN, Lease, Retention
-from prefix_cache.ledger import Ledger
 from prefix_cache.node import Namespace, Node
+from prefix_cache.paths import Hold, Match, OnEvict, PathTree, ignore_eviction
 from prefix_cache.plan import BlockCopy, BlockId, Tier
 from prefix_cache.quota import Account, Quota
 from prefix_cache.tokens import TOKEN_BYTES, common_prefix
@@ -21,24 +18,18 @@ __all__ = ["PrefixCache"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Match:
-    """The part of a prefix found in the tree: a path to `node`, then some tokens of `tail`'s first block.
+class _Asked:
+    """What a lease is wanted for."""
 
-    `num_tokens` is where `node` ends, on a block boundary. `tail` is None when the match ends there too.
-    """
-
-    node: Node
-    num_tokens: int
-    tail: Node | None
-    num_tail_tokens: int
+    namespace: Namespace
+    tokens: bytes
+    num_required: int
+    retention: Retention
+    now: float
 
 
-def _ignore_eviction(node: Node, num_blocks: int) -> None:
-    pass
-
-
-class PrefixCache:
-    """One radix tree over one pool of blocks. Tokens are given packed (see tokens.py)."""
+class PrefixCache(PathTree):
+    """A tree whose paths are leased to sequences. Tokens are given packed (see tokens.py)."""
 
     def __init__(
         self,
@@ -48,17 +39,13 @@ class PrefixCache:
         tier: Tier = Tier.DEVICE,
         policy: EvictionPolicy | None = None,
         quotas: Mapping[Account, Quota] | None = None,
-        on_evict: Callable[[Node, int], None] = _ignore_eviction,
+        on_evict: OnEvict = ignore_eviction,
     ) -> None:
-        """`on_evict` is told of a node and how many blocks it loses from its end, before it loses them."""
-        self.tier = tier
-        self.block_size = block_size
-        self.num_blocks = num_blocks
+        """As PathTree."""
+        policy = policy or LeastRecentlyUsed()
+        super().__init__(num_blocks, block_size, tier=tier, policy=policy, quotas=quotas, on_evict=on_evict)
         self.num_copied = 0  # blocks, since the start
-        self._policy = policy or LeastRecentlyUsed()
-        self.ledger = Ledger(num_blocks, block_size, self._policy, quotas or {}, on_evict)
-        self._root = Node(namespace=b"")
-        self._serials = count(1)
+        self._policy = policy
         self._planned: list[tuple[BlockCopy, Node]] = []  # copies not yet taken; their sources are locked
         self._running: list[Node] = []  # sources of the copies that were taken
 
@@ -69,11 +56,6 @@ class PrefixCache:
             for lease, num_computed in leases
         )
         return self.ledger.num_locked_tokens + private
-
-    def match_length(self, namespace: Namespace, tokens: bytes) -> int:
-        """How many leading tokens lie in the tree. Holds nothing and refreshes nothing."""
-        found = self._find(namespace, bytearray(tokens))
-        return found.num_tokens + found.num_tail_tokens
 
     def acquire(
         self,
@@ -93,17 +75,15 @@ class PrefixCache:
         copy, or takes the block over when it is nobody's and ends where the match does; with `whole_blocks`
         it is cut down to the block's start instead.
         """
-        found = self._find(namespace, bytearray(tokens[:-TOKEN_BYTES]))
-        path = list(reversed(list((found.tail or found.node).path())))
-        prior_uses = 0 if retention.is_side else self._policy.note_match(namespace, tokens, path, now)
-        without_tail = _Match(found.node, found.num_tokens, None, 0)
-        lease = self._hold(without_tail if whole_blocks else found, namespace, num_required, retention, now)
+        found = self.find(namespace, bytearray(tokens[:-TOKEN_BYTES]))
+        without_tail = Match(found.node, found.num_tokens, None, 0)
+        asked = _Asked(namespace, tokens, num_required, retention, now)
+        lease = self._hold(without_tail if whole_blocks else found, asked)
         if lease is None and found.tail is not None:
             # The block that the match ends in may be the very one that must make room.
-            lease = self._hold(without_tail, namespace, num_required, retention, now)
+            lease = self._hold(without_tail, asked)
         if lease is None:
             return None
-        lease.prior_uses = prior_uses
         num_wanted = min(lease.num_matched + max_new, len(tokens) // TOKEN_BYTES, num_required)
         is_grown = self.grow(lease, num_wanted)
         assert is_grown, "room for all that is required was there a moment ago"
@@ -111,7 +91,7 @@ class PrefixCache:
 
     def grow(self, lease: Lease, num_tokens: int) -> bool:
         """Add blocks until there are slots for `num_tokens`. False, changing nothing, if too few are left."""
-        num_missing = self._num_blocks_for(num_tokens) - len(lease.blocks)
+        num_missing = self.num_blocks_for(num_tokens) - len(lease.blocks)
         if num_missing > self.ledger.num_available(lease.namespace):
             return False
         lease.blocks += self.ledger.allocate(num_missing, lease.namespace)
@@ -162,14 +142,14 @@ class PrefixCache:
             self.ledger.unlock(source)
         self._running.clear()
 
-    def check_invariants(self, leases: Iterable[Lease]) -> None:
-        """Assert from scratch what must always hold, given every lease that is out. Slow."""
+    def check_invariants(self, leases: Iterable[Lease], holds: Iterable[Hold] = ()) -> None:
+        """Assert from scratch what must always hold, given every lease and hold that is out. Slow."""
         leases = list(leases)
-        nodes = list(self._root.walk())
+        nodes = list(self.root.walk())
         for node in nodes:
             node.check_invariants(self.block_size)
         sources = [source for _, source in self._planned] + self._running
-        holders = [lease.node for lease in leases] + sources
+        holders = [lease.node for lease in leases] + sources + [hold.node for hold in holds]
         paths = [id(node) for holder in holders for node in holder.path()]
         assert all(node.num_locks == paths.count(id(node)) for node in nodes), "a lock is lost or left"
         for lease in leases:
@@ -177,46 +157,30 @@ class PrefixCache:
         private = [(lease.namespace, self._private_blocks(lease)) for lease in leases]
         self.ledger.check_invariants(nodes, private)
 
-    def _num_blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.block_size)
-
     def _private_blocks(self, lease: Lease) -> list[BlockId]:
-        return lease.duplicates + lease.blocks[self._num_blocks_for(lease.num_committed) :]
+        return lease.duplicates + lease.blocks[self.num_blocks_for(lease.num_committed) :]
 
-    def _find(self, namespace: Namespace, tokens: bytearray) -> _Match:
-        """Walk as far as tokens agree. A node that the match leaves in its middle is split there."""
-        node, position = self._root, 0
-        while True:
-            child, length = node.nearest_child(namespace, tokens[position * TOKEN_BYTES :])
-            if child is None:
-                return _Match(node, position, None, 0)
-            num_blocks, num_tail = divmod(length, self.block_size)
-            if num_blocks == len(child.blocks):
-                node, position = child, position + length
-                continue
-            if num_blocks:
-                node = child.split(num_blocks, self.block_size, next(self._serials))
-                position += num_blocks * self.block_size
-            return _Match(node, position, child if num_tail else None, num_tail)
-
-    def _hold(
-        self, found: _Match, namespace: Namespace, num_required: int, retention: Retention, now: float
-    ) -> Lease | None:
+    def _hold(self, found: Match, asked: _Asked) -> Lease | None:
         """Lock a match and turn it into a lease without new blocks, if what it lacks can be had."""
-        tail = found.tail
+        tail, namespace, retention = found.tail, asked.namespace, asked.retention
         takes_over = tail is not None and not retention.is_side and self._can_take_over(found, namespace)
         holder = found.node if tail is None else tail
         self.ledger.lock(holder)
-        num_blocks = self._num_blocks_for(found.num_tokens) + takes_over
-        if self._num_blocks_for(num_required) - num_blocks > self.ledger.num_available(namespace):
+        num_blocks = self.num_blocks_for(found.num_tokens) + takes_over
+        if self.num_blocks_for(asked.num_required) - num_blocks > self.ledger.num_available(namespace):
             self.ledger.unlock(holder)
             return None
         node = holder if takes_over else found.node
-        if not retention.is_side:
-            self._note_use(node, retention, now)
         num_matched = found.num_tokens + found.num_tail_tokens
+        prior_uses = 0
+        if not retention.is_side:
+            path = list(reversed(list(holder.path())))
+            prior_uses = self._policy.note_match(namespace, asked.tokens, path, asked.now)
+            # A run that merely begins like the prompt, and differs in its first block, is not used by it.
+            is_whole = tail is not None and num_matched == len(asked.tokens) // TOKEN_BYTES - 1
+            self._note_use(holder if is_whole or takes_over else node, retention, asked.now)
         num_committed = num_matched if takes_over else found.num_tokens
-        lease = Lease(namespace, node, num_matched, num_committed, now, retention)
+        lease = Lease(namespace, node, num_matched, num_committed, asked.now, retention, prior_uses)
         lease.blocks = [block for part in reversed(list(node.path())) for block in part.blocks]
         if tail is not None and not takes_over:
             self.ledger.lock(found.node)  # the lock on the tail is the copy's
@@ -229,7 +193,7 @@ class PrefixCache:
             part.num_uses += 1
             part.priority = max(part.priority, retention.priority)
 
-    def _can_take_over(self, found: _Match, namespace: Namespace) -> bool:
+    def _can_take_over(self, found: Match, namespace: Namespace) -> bool:
         """Whether the block that a match ends in may be written further by the lease that matched it."""
         tail = found.tail
         assert tail is not None
@@ -304,7 +268,7 @@ class PrefixCache:
             priority=lease.retention.priority,
             created=lease.started,
             last_used=lease.started,
-            serial=next(self._serials),
+            serial=next(self.serials),
         )
         parent.attach(child)
         lease.node = child
@@ -315,5 +279,5 @@ class PrefixCache:
     def _descend(self, lease: Lease, child: Node) -> None:
         """Move the lease's path one block down, onto a block that another sequence computed."""
         is_longer = len(child.blocks) > 1
-        lease.node = child.split(1, self.block_size, next(self._serials)) if is_longer else child
+        lease.node = child.split(1, self.block_size, next(self.serials)) if is_longer else child
         self.ledger.lock_one(lease.node)

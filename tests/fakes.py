@@ -4,11 +4,23 @@ import asyncio
 from array import array
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from engine.errors import EngineStopping
+from engine.cache_messages import (
+    CacheEvents,
+    CacheReport,
+    Forgotten,
+    Moved,
+    NodePage,
+    Pinned,
+    Residency,
+    TierName,
+    TierUse,
+)
+from engine.errors import EngineDied, EngineStopping
 from engine.messages import EngineInfo, EngineStats, FinishReason, Submit, TokenEvent, TokenLogprob
 
-__all__ = ["ByteTokenizer", "Script", "ScriptedEngine", "engine_info"]
+__all__ = ["ByteTokenizer", "CacheCall", "Script", "ScriptedEngine", "engine_info"]
 
 
 class ByteTokenizer:
@@ -62,9 +74,26 @@ def engine_info(max_request_tokens: int = 4096) -> EngineInfo:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class CacheCall:
+    """What the cache was asked: the protocol's method, and its arguments by name."""
+
+    name: str
+    arguments: dict[str, Any]
+
+    @property
+    def ids(self) -> list[int]:
+        """The token ids of the prefix that it was about."""
+        return array("i", self.arguments["tokens"]).tolist()
+
+
 @dataclass(slots=True, eq=False)
 class ScriptedEngine:
-    """Implements `engine.client.Engine`. Choice i follows `scripts[i]`; further ones follow the last."""
+    """Implements `engine.client.Engine`. Choice i follows `scripts[i]`; further ones follow the last.
+
+    Of the cache it says what a test writes into `tiers`, `moved`, `pinned`, `page` and `events`, and raises
+    `cache_failure` instead if there is one.
+    """
 
     scripts: list[Script]
     info: EngineInfo = field(default_factory=engine_info)
@@ -77,6 +106,15 @@ class ScriptedEngine:
     logprob: float = -0.5
     num_running: int = 0
     num_aborted: int = 0
+    report: CacheReport | None = None  # on the first event of every choice
+    tiers: dict[TierName, TierUse] = field(default_factory=dict)
+    moved: Moved = field(default_factory=lambda: _moved())
+    pinned: Pinned = field(default_factory=lambda: Pinned(ticket=0, num_tokens=16, num_blocks=1))
+    page: NodePage = field(default_factory=lambda: NodePage(ticket=0, nodes=[], next=None))
+    events: list[CacheEvents] = field(default_factory=list)
+    dies_after_events: bool = True  # for who listens; else nothing more happens
+    cache_failure: Exception | None = None
+    cache_calls: list[CacheCall] = field(default_factory=list)
     _closed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def generate(self, submit: Submit) -> AsyncGenerator[TokenEvent]:
@@ -103,6 +141,53 @@ class ScriptedEngine:
     def abort(self, request_id: str, choice: int | None = None) -> None:
         """Remembered; `generate` acts on it at its next step."""
         self.aborts.append((request_id, choice))
+
+    async def locate(self, namespace: bytes, tokens: bytes) -> Residency:
+        """The scripted tiers."""
+        self._called("locate", namespace=namespace, tokens=tokens)
+        return Residency(ticket=0, num_tokens=len(tokens) // 4, tiers=self.tiers)
+
+    async def park(self, namespace: bytes, tokens: bytes) -> Moved:
+        """The scripted move."""
+        self._called("park", namespace=namespace, tokens=tokens)
+        return self.moved
+
+    async def prefetch(self, namespace: bytes, tokens: bytes) -> Moved:
+        """The scripted move."""
+        self._called("prefetch", namespace=namespace, tokens=tokens)
+        return self.moved
+
+    async def forget(self, namespace: bytes, tokens: bytes, num_kept: int = 0) -> Forgotten:
+        """One block of the device."""
+        self._called("forget", namespace=namespace, tokens=tokens, num_kept=num_kept)
+        return Forgotten(ticket=0, num_blocks={"device": 1})
+
+    async def pin(self, name: str, namespace: bytes, tokens: bytes, seconds: float | None) -> Pinned:
+        """The scripted pin."""
+        self._called("pin", name=name, namespace=namespace, tokens=tokens, seconds=seconds)
+        return self.pinned
+
+    async def unpin(self, name: str) -> None:
+        """Remembered."""
+        self._called("unpin", name=name)
+
+    async def nodes(self, tier: TierName, after: int, limit: int) -> NodePage:
+        """The scripted page."""
+        self._called("nodes", tier=tier, after=after, limit=limit)
+        return self.page
+
+    async def cache_events(self) -> AsyncGenerator[CacheEvents]:
+        """The scripted events, and the engine's end or silence."""
+        self._called("cache_events")
+        for each in self.events:
+            yield each
+        if not self.dies_after_events:
+            await self._closed.wait()
+        raise EngineDied("the engine ended")
+
+    def calls_of(self, name: str) -> list[CacheCall]:
+        """What was asked by one method, in order."""
+        return [call for call in self.cache_calls if call.name == name]
 
     async def close(self) -> None:
         """End what stalls, as an engine that shuts down does."""
@@ -137,6 +222,11 @@ class ScriptedEngine:
         """The token ids of every prompt so far."""
         return [array("i", submit.prompt).tolist() for submit in self.submits]
 
+    def _called(self, method: str, **arguments: Any) -> None:
+        self.cache_calls.append(CacheCall(method, arguments))
+        if self.cache_failure is not None:
+            raise self.cache_failure
+
     def _end(self, waiting: set[int], choice: int, *, aborted: bool) -> None:
         waiting.discard(choice)
         self.num_running -= 1
@@ -164,9 +254,24 @@ class ScriptedEngine:
             else [self._logprob(each, sampling.logprobs) for each in token_ids],
             finish_reason=script.finish_reason if is_over else ("length" if is_cut else None),
             num_cached_tokens=self.num_cached_tokens,
+            cache=self.report if step == 0 else None,
         )
 
     def _logprob(self, token_id: int, num_top: int) -> TokenLogprob:
         return TokenLogprob(
             self.logprob, [(token_id + place, self.logprob - place) for place in range(num_top)]
         )
+
+
+def _moved() -> Moved:
+    return Moved(
+        ticket=0,
+        num_device_tokens=16,
+        num_host_tokens=0,
+        num_disk_tokens=8,
+        num_to_compute=4,
+        num_parked_tokens=24,
+        num_moved_blocks=2,
+        num_moved_bytes=4096,
+        seconds=0.0125,
+    )

@@ -1,75 +1,119 @@
 """POST /v1/chat/completions: from the body to a running generation.
 
-The order of the checks: whether the server serves, the body, the model's name, the text's length, ids and
-ranges. Nothing reaches the engine before all have passed, and no byte of a stream is sent.
+The order of the checks: whether the server serves, the body, the model's name, the session, the text's
+length, ids and ranges. Nothing reaches the engine before all have passed, and no byte of a stream is sent.
 """
 
-import asyncio
 import secrets
 import time
-from datetime import datetime
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 
+import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
 from engine.messages import Submit
 from gateway.auth import principal_of
 from gateway.choice import Choice
-from gateway.conversation.prompt import Prompt
 from gateway.conversation.stop import StopMatcher, StopStrings
-from gateway.errors import ContextTooLong, EngineUnavailable, InvalidRequest
+from gateway.conversation.volatile import VolatileWatch
+from gateway.errors import EngineUnavailable, InvalidRequest
+from gateway.explanation import Explainer
 from gateway.generation import Generation
+from gateway.journal import Journal
 from gateway.record import RequestRecord, record_of
+from gateway.rendering import ChatRenderer
 from gateway.services import Services
+from gateway.sessions.service import Sessions
+from gateway.sessions.turn import Turn
 from gateway.streaming import event_stream
 from gateway.whole import whole_answer
 from gateway.wire.body import require_json
 from gateway.wire.chat_request import ChatRequest
-from gateway.wire.parse import parse_chat_request
+from gateway.wire.messages import Message
+from gateway.wire.parse import ParsedChat, parse_chat_request
 from gateway.wire.sampling import answer_limit, to_sampling_params
 
 __all__ = ["ChatRoute"]
-
-_LONG_TEXT = 20_000  # characters
 
 
 class ChatRoute:
     """The endpoint, with its collaborators."""
 
-    def __init__(self, services: Services, *, ping_seconds: float) -> None:
+    def __init__(
+        self,
+        services: Services,
+        *,
+        renderer: ChatRenderer,
+        sessions: Sessions,
+        journal: Journal,
+        ping_seconds: float,
+    ) -> None:
         self.services = services
+        self.renderer = renderer
+        self.explainer = Explainer(renderer)
+        self.sessions = sessions
+        self.journal = journal
+        self.watch = VolatileWatch()
         self.ping_seconds = ping_seconds
-        tokenizer = services.prompts.tokenizer
-        self.max_token_bytes = max(len(tokenizer.decode_bytes(each)) for each in range(tokenizer.vocab_size))
 
     async def create(self, request: Request) -> Response:
         """Answer a chat request, whole or as a stream."""
         record = record_of(request)
         self.services.metrics.begin(record)
-        record.tenant = tenant = principal_of(request).tenant
+        record.tenant = principal_of(request).tenant
         self.services.lifecycle.require_serving()
         require_json(request.headers.get("content-type", ""))
-        chat = self._parse(await request.body())
-        generation = await self._prepare(chat, tenant, record)
-        if chat.stream:
-            return event_stream(generation, with_usage=chat.wants_usage_chunk, ping_seconds=self.ping_seconds)
-        return await whole_answer(request, generation, with_logprobs=bool(chat.logprobs))
+        parsed = self._parse(await request.body())
+        chat = parsed.chat
+        with ExitStack() as held:
+            turn = await self._turn(record.tenant, parsed, held)
+            generation = await self._prepare(chat, turn, record)
+            if not chat.stream:
+                return await whole_answer(request, generation, with_logprobs=bool(chat.logprobs))
+            return event_stream(
+                generation,
+                with_usage=chat.wants_usage_chunk,
+                ping_seconds=self.ping_seconds,
+                held=held.pop_all(),
+            )
 
-    def _parse(self, body: bytes) -> ChatRequest:
-        chat, num_unknown = parse_chat_request(body)
-        self.services.metrics.unknown_fields.inc(num_unknown)
-        self.services.catalog.require(chat.model)
+    def _parse(self, body: bytes) -> ParsedChat:
+        parsed = parse_chat_request(body)
+        self.services.metrics.unknown_fields.inc(parsed.num_unknown)
+        self.services.catalog.require(parsed.chat.model)
         if not self.services.engine.is_ready:
             raise EngineUnavailable("The model is not ready yet. Send the request again in a moment.")
-        return chat
+        return parsed
 
-    async def _prepare(self, chat: ChatRequest, tenant: str, record: RequestRecord) -> Generation:
+    async def _turn(self, tenant: str, parsed: ParsedChat, held: ExitStack) -> Turn | None:
+        """The session's next turn, if the request names a session; `held` lets it go."""
+        session_id = parsed.chat.session_id
+        if session_id is None:
+            return None
+        model = self.services.catalog.name
+        turn = await self.sessions.begin_turn(tenant, session_id, model, parsed.messages)
+        held.enter_context(turn.hold)
+        return turn
+
+    async def _prepare(self, chat: ChatRequest, turn: Turn | None, record: RequestRecord) -> Generation:
         """Render, check, and bind everything that the engine needs. Submits nothing."""
         services = self.services
+        assert record.tenant is not None, "the request has been let in"
         info = services.engine.info
-        namespace = services.namespaces.of(tenant, chat.cache_salt)
-        prompt = await self._render(chat, namespace)
+        messages = chat.messages if turn is None else [*turn.history, *chat.messages]
+        namespace = (
+            services.namespaces.of(record.tenant, chat.cache_salt) if turn is None else turn.session.namespace
+        )
+        self.renderer.refuse_hopeless_length(messages, info.max_request_tokens)
+        prompt = await self.renderer.render(
+            messages,
+            namespace,
+            add_generation_prompt=chat.add_generation_prompt is not False and not chat.continue_final_message,
+            continue_final_message=bool(chat.continue_final_message),
+        )
         if not prompt.ids:
             raise InvalidRequest("The messages render to an empty prompt; send some text.", param="messages")
         sampling = to_sampling_params(
@@ -85,9 +129,15 @@ class ChatRoute:
             sampling=sampling,
             namespace=namespace,
             num_choices=chat.num_choices,
+            is_side=chat.cache_hints.is_side,
+            persists=turn is not None,
+            priority=chat.cache_hints.engine_priority,
         )
         record.model, record.completion_id = services.catalog.name, submit.request_id
         record.prompt_tokens = len(prompt.ids)
+        if not submit.is_side:
+            self._watch(record.tenant, messages)
+        explain = partial(self.explainer.explain, prompt=prompt, messages=messages, namespace=namespace)
         return Generation(
             services=services,
             submit=submit,
@@ -95,34 +145,25 @@ class ChatRoute:
             record=record,
             choices=self._choices(chat),
             created=int(time.time()),
+            turn=turn,
+            explain=explain if chat.cache_hints.explain else None,
         )
 
-    async def _render(self, chat: ChatRequest, namespace: bytes) -> Prompt:
-        num_characters = sum(len(message.content or "") for message in chat.messages)
-        self._refuse_hopeless_length(num_characters)
-        render = partial(
-            self.services.prompts.render,
-            [message.for_template() for message in chat.messages],
-            # transcripts are as private as the cache: a salt sets them apart too
-            tenant=namespace.hex(),
-            now=datetime.now(),
-            add_generation_prompt=chat.add_generation_prompt is not False and not chat.continue_final_message,
-            continue_final_message=bool(chat.continue_final_message),
-        )
-        try:
-            # a long text would keep every other stream waiting; a short one is not worth a thread
-            return await asyncio.to_thread(render) if num_characters > _LONG_TEXT else render()
-        except ValueError as refusal:
-            raise InvalidRequest(f"{refusal}"[:500], param="messages") from None
-
-    def _refuse_hopeless_length(self, num_characters: int) -> None:
-        """Refuse text that cannot fit whatever its tokens turn out to be, before it is tokenized."""
-        limit = self.services.engine.info.max_request_tokens
-        if num_characters // self.max_token_bytes >= limit:
-            raise ContextTooLong(
-                f"The messages have {num_characters:,} characters; the {limit:,} tokens of prompt and answer "
-                "together cannot hold them. Shorten the messages.",
-                param="messages",
+    def _watch(self, tenant: str, messages: Sequence[Message]) -> None:
+        """Tell the operator of prompts that change a little at their beginning each time."""
+        told = [(message.role, message.content or "") for message in messages]
+        finding = self.watch.see(tenant, told, time.monotonic())
+        if finding is None:
+            return
+        self.services.metrics.volatile_prompts.inc()
+        if finding.is_news:
+            self.journal.warn(finding)
+            structlog.get_logger().warning(
+                "prompt.volatile",
+                tenant=tenant,
+                message=finding.message,
+                offset=finding.offset,
+                lost_characters=finding.num_lost_characters,
             )
 
     def _choices(self, chat: ChatRequest) -> list[Choice]:

@@ -1,9 +1,9 @@
 """GET /v1/models and /v1/models/{id}: the served name and its aliases, as if each were a model."""
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.routes.answers import json_response
 from gateway.services import Services
 from gateway.wire.models import Model, ModelList
 
@@ -18,7 +18,7 @@ class ModelsRoute:
 
     async def list(self, _request: Request) -> Response:
         """Every name."""
-        return _json(ModelList(data=[self._model(name) for name in self.services.catalog.names]))
+        return json_response(ModelList(data=[self._model(name) for name in self.services.catalog.names]))
 
     async def retrieve(self, request: Request) -> Response:
         """One name; 404 when nobody has it."""
@@ -26,13 +26,9 @@ class ModelsRoute:
         if not name:
             return await self.list(request)
         self.services.catalog.require(name)
-        return _json(self._model(name))
+        return json_response(self._model(name))
 
     def _model(self, name: str) -> Model:
         engine = self.services.engine
         limit = engine.info.max_request_tokens if engine.is_ready else None
         return Model(id=name, created=self.services.catalog.created, max_model_len=limit)
-
-
-def _json(value: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")

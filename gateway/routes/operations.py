@@ -17,6 +17,31 @@ from gateway.services import Services
 __all__ = ["OperationsRoute"]
 
 _STATS_SECONDS = 2.0
+_ENDPOINTS = (
+    "POST /v1/chat/completions",
+    "GET /v1/models",
+    "GET /v1/models/{id}",
+    "POST /v1/sessions",
+    "GET /v1/sessions",
+    "GET /v1/sessions/{id}",
+    "DELETE /v1/sessions/{id}",
+    "GET /v1/sessions/{id}/messages",
+    "POST /v1/sessions/{id}/park",
+    "POST /v1/sessions/{id}/resume",
+    "POST /v1/sessions/{id}/fork",
+    "POST /v1/sessions/{id}/pin",
+    "DELETE /v1/sessions/{id}/pin",
+    "GET /health",
+    "GET /metrics",
+    "GET /admin/metrics",
+    "GET /admin/cache",
+    "GET /admin/cache/events",
+    "GET /admin/requests",
+    "GET /admin/warnings",
+    "POST /admin/prefixes",
+    "GET /admin/prefixes",
+    "DELETE /admin/prefixes/{id}",
+)
 
 
 class OperationsRoute:
@@ -32,14 +57,7 @@ class OperationsRoute:
                 "name": "stemma",
                 "version": self.services.catalog.version,
                 "models": self.services.catalog.names,
-                "endpoints": [
-                    "POST /v1/chat/completions",
-                    "GET /v1/models",
-                    "GET /v1/models/{id}",
-                    "GET /health",
-                    "GET /metrics",
-                    "GET /admin/metrics",
-                ],
+                "endpoints": _ENDPOINTS,
             }
         )
 

@@ -14,7 +14,8 @@ __all__ = ["open_database"]
 
 def open_database(url: str) -> AsyncEngine:
     """Connect lazily to `url`; whoever opens it disposes of it."""
-    database = create_async_engine(url)
+    # parameters hold what clients wrote, and errors are logged
+    database = create_async_engine(url, hide_parameters=True)
     if make_url(url).get_backend_name() == "sqlite":
         event.listen(database.sync_engine, "connect", _prepare_sqlite)
     return database

@@ -71,7 +71,7 @@ class UsageLog:
     """A bounded queue of rows and the loop that writes it."""
 
     def __init__(self, database: AsyncEngine, dropped: Counter) -> None:
-        self._database = database
+        self.database = database
         self._dropped = dropped
         self._rows: deque[UsageRow] = deque()
         self._log = structlog.get_logger()
@@ -100,7 +100,7 @@ class UsageLog:
         while self._rows:
             batch = [self._rows.popleft() for _ in range(min(_MAX_BATCH, len(self._rows)))]
             try:
-                async with self._database.begin() as connection:
+                async with self.database.begin() as connection:
                     await connection.execute(insert(Usage), [asdict(row) for row in batch])
             except SQLAlchemyError as error:
                 self._dropped.inc(len(batch))

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic_core import PydanticCustomError
 
+from gateway.wire.cache_hints import CacheField, CacheHints
 from gateway.wire.messages import Message
 
 __all__ = ["ChatRequest", "StreamOptions"]
@@ -64,6 +65,8 @@ class ChatRequest(BaseModel):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     cache_salt: str | None = None
+    cache: CacheField = None
+    session_id: str | None = None
     # said by the client about itself; changes nothing
     user: str | None = None
     metadata: dict[str, str] | None = None
@@ -72,6 +75,11 @@ class ChatRequest(BaseModel):
     def num_choices(self) -> int:
         """How many answers are wanted."""
         return self.n if self.n is not None else 1
+
+    @property
+    def cache_hints(self) -> CacheHints:
+        """The wishes of the cache, none of them by default."""
+        return self.cache if self.cache is not None else CacheHints()
 
     @property
     def wants_usage_chunk(self) -> bool:

@@ -9,6 +9,8 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from gateway.wire.cache_answers import CacheAnswer
+
 __all__ = [
     "ChatChoice",
     "ChatChunk",
@@ -102,6 +104,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str
+    cache: CacheAnswer | UnsetType = UNSET  # when asked for
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +124,9 @@ class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a stream. `usage` is UNSET unless asked for, and null until the last chunk."""
+    """One event of a stream. `usage` is UNSET unless asked for, and null until the last chunk; `cache` comes
+    once, if asked for: in the last chunk.
+    """
 
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
@@ -130,3 +135,4 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str
     choices: list[ChunkChoice]
     usage: Usage | UnsetType | None = UNSET
+    cache: CacheAnswer | UnsetType = UNSET

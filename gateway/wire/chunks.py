@@ -6,9 +6,10 @@ reason why it ended. Content never rides on the last one, and no delta of conten
 
 from collections.abc import Iterator, Sequence
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from gateway.choice import Piece
+from gateway.wire.cache_answers import CacheAnswer
 from gateway.wire.chat_response import ChatChunk, ChoiceLogprobs, ChunkChoice, Delta, LogprobEntry, Usage
 
 __all__ = ["ChunkWriter"]
@@ -27,8 +28,8 @@ class ChunkWriter:
         self._with_usage = with_usage
         self._begun: set[int] = set()
 
-    def chunks(self, piece: Piece) -> Iterator[ChatChunk]:
-        """The chunks that tell a piece: none, when it has nothing to say."""
+    def chunks(self, piece: Piece, cache: CacheAnswer | UnsetType = UNSET) -> Iterator[ChatChunk]:
+        """The chunks that tell a piece: none, when it has nothing to say. `cache` is told with its end."""
         if piece.index not in self._begun:
             self._begun.add(piece.index)
             yield self._chunk(ChunkChoice(index=piece.index, delta=Delta(role="assistant", content="")))
@@ -42,14 +43,20 @@ class ChunkWriter:
             yield self._chunk(
                 ChunkChoice(
                     index=piece.index, delta=Delta(), logprobs=untold, finish_reason=piece.finish_reason
-                )
+                ),
+                cache=cache,
             )
 
-    def usage_chunk(self, usage: Usage) -> ChatChunk:
+    def usage_chunk(self, usage: Usage, cache: CacheAnswer | UnsetType = UNSET) -> ChatChunk:
         """The last chunk of a stream whose client asked for usage."""
-        return self._chunk(None, usage)
+        return self._chunk(None, usage, cache)
 
-    def _chunk(self, choice: ChunkChoice | None, usage: Usage | None = None) -> ChatChunk:
+    def _chunk(
+        self,
+        choice: ChunkChoice | None,
+        usage: Usage | None = None,
+        cache: CacheAnswer | UnsetType = UNSET,
+    ) -> ChatChunk:
         return ChatChunk(
             id=self._id,
             created=self._created,
@@ -57,6 +64,7 @@ class ChunkWriter:
             system_fingerprint=self._fingerprint,
             choices=[] if choice is None else [choice],
             usage=usage if self._with_usage else UNSET,
+            cache=cache,
         )
 
 

@@ -21,6 +21,9 @@ _EXPECTED = {
     "model_type": "must be an object",
     "model_attributes_type": "must be an object",
     "missing": "is missing",
+    "extra_forbidden": "is not known here",
+    "too_long": "has too many items",
+    "too_short": "is empty",
     "finite_number": "must be a finite number",
 }
 

@@ -64,6 +64,7 @@ def check_limits(chat: ChatRequest) -> None:
     _check_stops(chat.stop or ())
     _check_logit_bias(chat.logit_bias or {})
     _check_pairs(chat)
+    _check_session(chat)
     _at_most(len(chat.stop_token_ids or ()), MAX_STOP_TOKEN_IDS, "stop_token_ids", "ids")
     if chat.cache_salt is not None and not 0 < len(chat.cache_salt) <= MAX_SALT_CHARACTERS:
         raise InvalidRequest(
@@ -121,6 +122,28 @@ def _check_pairs(chat: ChatRequest) -> None:
     if chat.continue_final_message and chat.messages[-1].role != "assistant":
         raise InvalidRequest(
             "continue_final_message needs an assistant's message at the end.", param="continue_final_message"
+        )
+
+
+def _check_session(chat: ChatRequest) -> None:
+    """A session is one conversation, continued by one answer that is kept."""
+    if chat.session_id is None:
+        return
+    if chat.num_choices != 1:
+        raise InvalidRequest("n must be 1 with session_id; fork the session for other answers.", param="n")
+    if chat.cache_hints.is_side:
+        raise InvalidRequest(
+            "cache: read-only keeps nothing, and a session keeps its turns; send one of the two.",
+            param="cache",
+        )
+    if chat.cache_salt is not None:
+        raise InvalidRequest(
+            "cache_salt is chosen when a session is created; leave it out.", param="cache_salt"
+        )
+    if chat.continue_final_message or chat.add_generation_prompt is False:
+        name = "continue_final_message" if chat.continue_final_message else "add_generation_prompt"
+        raise InvalidRequest(
+            f"{name} is not served with session_id, where every answer is a message of its own.", param=name
         )
 
 

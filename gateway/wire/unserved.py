@@ -58,7 +58,6 @@ HINTS = frozenset(
         "prompt_cache_options",
         "prompt_cache_retention",
         "safety_identifier",
-        "session_id",
     }
 )
 

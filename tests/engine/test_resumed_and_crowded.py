@@ -74,7 +74,7 @@ def test_a_prompt_that_was_evicted_is_computed_anew_and_says_the_same() -> None:
     after = say(sim, "after", prompt, asking(8))
 
     assert after == before
-    assert sim.cache.ledger.num_evicted >= 8
+    assert sim.cache.device.ledger.num_evicted >= 8
     assert sim.scheduler.counters.num_cached_tokens == 0
 
 
@@ -90,7 +90,7 @@ def test_two_long_conversations_resumed_at_once_both_go_on() -> None:
 
     for name, prompt in resumed.items():
         assert sim.answers[(f"{name} again", 0)] == answer_alone(prompt, asking(12), 0)[0]
-    assert sim.cache.ledger.num_held == 0
+    assert sim.cache.device.ledger.num_held == 0
 
 
 @pytest.mark.parametrize("num_steps", range(8))
@@ -109,7 +109,7 @@ def test_whenever_somebody_leaves_a_warm_prefix_the_whole_pool_can_be_had(
     abort(sim, *"abc", in_flight=in_flight)
 
     assert not sim.scheduler.has_work
-    assert sim.cache.ledger.num_held == 0
+    assert sim.cache.device.ledger.num_held == 0
     assert len(say(sim, "all", [5] * 32, asking(32))) == 32
 
 

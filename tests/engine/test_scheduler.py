@@ -128,7 +128,7 @@ def test_choices_compute_the_prompt_once() -> None:
     sim.drain()
 
     assert sim.runner.num_computed == 30 + 3
-    assert sim.cache.num_copied == 3
+    assert sim.cache.device.num_copied == 3
 
 
 def test_when_the_leading_choice_leaves_another_leads() -> None:
@@ -138,7 +138,7 @@ def test_when_the_leading_choice_leaves_another_leads() -> None:
     sim.drain()
 
     assert sorted(sim.ends) == [("r", 1), ("r", 2)]
-    assert sim.cache.ledger.num_held == 0
+    assert sim.cache.device.ledger.num_held == 0
 
 
 def test_a_failed_step_ends_all_choices_of_its_requests() -> None:
@@ -152,7 +152,7 @@ def test_a_failed_step_ends_all_choices_of_its_requests() -> None:
     sim.scheduler.check_invariants()
     assert {sequence.choice for sequence in gone} == {0, 1, 2}
     assert not sim.scheduler.has_work
-    assert sim.cache.ledger.num_free == sim.num_blocks
+    assert sim.cache.device.ledger.num_free == sim.num_blocks
 
 
 def test_no_more_sequences_run_than_allowed() -> None:

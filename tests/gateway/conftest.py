@@ -48,6 +48,9 @@ def engine(shared_engine: ScriptedEngine, tokenizer: ByteTokenizer) -> ScriptedE
     shared_engine.num_cached_tokens = 0
     shared_engine.logprob = -0.5
     shared_engine.failure = EngineStopping("stopping")
+    shared_engine.report = None
+    shared_engine.cache_failure = None
+    shared_engine.cache_calls.clear()
     shared_engine.submits.clear()
     shared_engine.aborts.clear()
     return shared_engine

@@ -111,10 +111,14 @@ def test_a_browser_from_a_known_page_may_call(client: httpx.Client) -> None:
     ask = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
 
     known = client.options(CHAT, headers={"origin": "https://a.example"} | ask)
+    deleting = client.options(
+        "/v1/sessions/x", headers={"origin": "https://a.example", "access-control-request-method": "DELETE"}
+    )
     stranger = client.options(CHAT, headers={"origin": "https://b.example"} | ask)
 
     assert known.headers["access-control-allow-origin"] == "https://a.example"
     assert "access-control-allow-origin" not in stranger.headers
+    assert deleting.status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/models", CHAT, "/metrics", "/v1/nothing"])

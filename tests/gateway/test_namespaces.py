@@ -8,8 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.namespaces import Namespaces, load_secret
+from prefix_cache.node import Namespace
+from prefix_cache.quota import account_of
 
 NAMESPACES = Namespaces(b"k" * 32)
+PLAIN = "846b783a3ba253c9003a86455a08169afd1dbf223b0305f6f146b09fe123c160"
+SALTED = "846b783a3ba253c9003a86455a08169ae04a12daa2a7e9814a436748e5da3138"
 NAMES = st.text(alphabet="a\x00\x01b", max_size=4)
 
 
@@ -20,6 +24,22 @@ def test_two_askers_share_a_namespace_only_if_they_are_the_same(
     same = (tenant, salt) == (other_tenant, other_salt)
 
     assert (NAMESPACES.of(tenant, salt) == NAMESPACES.of(other_tenant, other_salt)) == same
+
+
+@given(NAMES, NAMES | st.none(), NAMES)
+def test_all_namespaces_of_a_tenant_count_to_its_account_and_to_no_other(
+    tenant: str, salt: str | None, other_tenant: str
+) -> None:
+    namespace = NAMESPACES.of(tenant, salt)
+
+    assert len(namespace) == 32
+    assert account_of(Namespace(namespace)) == NAMESPACES.account(tenant)
+    assert (account_of(Namespace(namespace)) == NAMESPACES.account(other_tenant)) == (tenant == other_tenant)
+
+
+def test_namespaces_stay_what_they_were() -> None:
+    assert NAMESPACES.of("a").hex() == PLAIN
+    assert NAMESPACES.of("a", "s").hex() == SALTED
 
 
 def test_the_secret_decides_the_namespace_and_does_not_show() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
+from engine.cache_messages import CacheEvents
 from gateway.app import build_app
 from gateway.conversation.prompt import Prompts
 from gateway.services import Services
@@ -82,6 +83,22 @@ def test_an_idle_server_ends_at_once(running: Running) -> None:
 
     running.server.stop()
 
+    assert running.ended_within(5)
+
+
+def test_who_watches_the_cache_does_not_keep_the_server(
+    running: Running, slow_engine: ScriptedEngine
+) -> None:
+    slow_engine.events, slow_engine.dies_after_events = [CacheEvents([], num_lost=7)], False
+    with running.client.stream("GET", "/admin/cache/events") as response:
+        lines = response.iter_lines()
+        first = next(lines)
+
+        running.server.stop()
+        rest = [line for line in lines if line]
+
+    assert '"num_lost":7' in first
+    assert rest == []
     assert running.ended_within(5)
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.messages import EngineConfig, Quota
 from gateway.settings import ApiKey, BadSettings, Settings, load_settings, parse_bytes
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -102,3 +103,67 @@ def test_complaints_are_in_an_operators_words(tmp_path: Path) -> None:
         "server.prot: there is no such setting; configs/default.toml lists them all",
         "keys.0.key: must have at least 16 characters",
     ]
+
+
+def engine_config(**sections: object) -> EngineConfig:
+    return Settings.model_validate({"data": "/d"} | sections).engine_config(Path("m"), str.encode)
+
+
+def test_the_cache_goes_to_the_engine_as_it_was_chosen() -> None:
+    default = engine_config()
+    chosen = engine_config(
+        cache={
+            "host_bytes": "2GiB",
+            "disk_bytes": "1GiB",
+            "disk_for_all": True,
+            "park_after": 5,
+            "swap": "never",
+            "eviction": "learned",
+        }
+    )
+
+    assert (default.host_bytes, default.disk_folder, default.disk_bytes) == (0, "/d/kv", 4 << 30)
+    assert (default.disk_for_all, default.park_after, default.swap, default.eviction) == (
+        False,
+        600.0,
+        "auto",
+        "lru",
+    )
+    assert (chosen.host_bytes, chosen.disk_bytes, chosen.disk_for_all) == (2 << 30, 1 << 30, True)
+    assert (chosen.park_after, chosen.swap, chosen.eviction) == (5.0, "never", "learned")
+
+
+def test_a_tier_may_be_left_out_and_parking_too() -> None:
+    config = engine_config(cache={"disk": False, "park_after": 0})
+
+    assert (config.disk_folder, config.park_after) == (None, None)
+
+
+def test_quotas_are_named_by_account() -> None:
+    tenants = [{"name": "a", "floor_blocks": 2, "ceiling_blocks": 2}, {"name": "b", "ceiling_blocks": 9}]
+
+    quotas = engine_config(tenants=tenants).quotas
+
+    assert quotas == {
+        "61": Quota(floor_blocks=2, ceiling_blocks=2),
+        "62": Quota(floor_blocks=0, ceiling_blocks=9),
+    }
+
+
+@pytest.mark.parametrize(
+    ("tenants", "complaint"),
+    [
+        ([{"name": "alice", "floor_blocks": 3, "ceiling_blocks": 2}], "tenants.0: floor_blocks of .*alice"),
+        ([{"name": "alice"}, {"name": "alice"}], "alice stands twice"),
+        ([{"name": "alice", "floor": 1}], "tenants.0.floor: there is no such setting"),
+    ],
+)
+def test_a_quota_that_cannot_be_is_refused_by_name(tenants: list[object], complaint: str) -> None:
+    with pytest.raises(BadSettings, match=complaint):
+        load_settings(None, {"tenants": tenants})
+
+
+@pytest.mark.parametrize("name", ["host_bytes", "disk_bytes"])
+def test_a_size_of_the_cache_is_checked(name: str) -> None:
+    with pytest.raises(BadSettings, match=f"cache.{name}"):
+        load_settings(None, {"cache": {name: "-1"}})

@@ -84,7 +84,7 @@ def test_a_client_that_leaves_frees_the_engine(openai: OpenAI, live_server: Serv
     while counter(live_server, "sequences_aborted") < before + 2:
         assert time.monotonic() < deadline, "the sequences run on"
         time.sleep(0.1)
-    assert "stemma_requests_running 0.0" in httpx.get(f"{live_server.url}/metrics").text
+    assert "stemma_num_requests_running 0.0" in httpx.get(f"{live_server.url}/metrics").text
 
 
 def test_usage_is_written(openai: OpenAI, live_server: ServedModel) -> None:

@@ -9,8 +9,12 @@ from dataclasses import dataclass, field
 from engine.scheduler import Limits, Scheduler
 from engine.sequence import SamplingParams
 from engine.step import Draw, Outcome, Step, StepResult
-from prefix_cache.tree import PrefixCache
+from prefix_cache.assembly import CacheSizes, assemble
+from prefix_cache.lease import PLAIN, Retention
+from prefix_cache.plan import Tier, Transfer
+from prefix_cache.swap import SwapMode, SwapRates
 from tests.prefix_cache.memory import DigestMemory
+from tests.prefix_cache.tier_memory import TierMemory
 
 VOCABULARY = 7
 STOP = 6  # drawn now and then; ends a sequence
@@ -43,17 +47,18 @@ class FakeRunner:
     blocks.
     """
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.memory = DigestMemory(num_blocks, block_size)
+    def __init__(self, memory: TierMemory) -> None:
+        self.memory = memory
         self.num_computed = 0
 
     def run(self, step: Step) -> StepResult:
-        self.memory.copy(step.copies)
+        device = self.memory.tiers[Tier.DEVICE]
+        device.copy(step.copies)
         draws = []
         for span in step.spans:
             assert span.start < span.end, "a span computes something"
             sequence = span.sequence
-            digest = self.memory.compute(sequence.block_table, sequence.tokens, span.start, span.end)
+            digest = device.compute(sequence.block_table, sequence.tokens, span.start, span.end)
             self.num_computed += span.end - span.start
             if span.draws:
                 draws.append(Draw(token_after(digest, sequence.choice)))
@@ -67,14 +72,50 @@ class Simulation:
     num_blocks: int
     block_size: int
     limits: Limits
+    num_host_blocks: int = 0
+    num_disk_blocks: int = 0
+    copies_per_step: int = 3  # of transfers between tiers
+    swap: SwapMode = "auto"
+    disk_for_all: bool = True
+    park_after: float | None = None
     now: float = 0.0
+    num_moved: int = 0  # copies between tiers
     answers: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     ends: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.cache = PrefixCache(self.num_blocks, self.block_size)
+        counts = {
+            Tier.DEVICE: self.num_blocks,
+            Tier.HOST: self.num_host_blocks,
+            Tier.DISK: self.num_disk_blocks,
+        }
+        self.memory = TierMemory(counts, self.block_size)
+        self.runner = FakeRunner(self.memory)
+        self.boot()
+
+    def boot(self) -> None:
+        """Start with an empty device and what lies on the disk."""
+        sizes = CacheSizes(
+            num_blocks=self.num_blocks,
+            block_size=self.block_size,
+            num_host_blocks=self.num_host_blocks,
+            num_disk_blocks=self.num_disk_blocks,
+        )
+        self.cache, _ = assemble(
+            sizes,
+            rates=SwapRates(1.0, {}, mode=self.swap),
+            records=dict(self.memory.records),
+            disk_for_all=self.disk_for_all,
+            park_after=self.park_after,
+            now=self.now,
+        )
         self.scheduler = Scheduler(self.cache, self.limits)
-        self.runner = FakeRunner(self.num_blocks, self.block_size)
+        self.moving: list[tuple[Transfer, int]] = []  # and copies that are done
+
+    def crash(self) -> None:
+        """Lose all but the disk, in the middle of whatever moves."""
+        self.memory.crash()
+        self.boot()
 
     def add(
         self,
@@ -84,15 +125,20 @@ class Simulation:
         *,
         choices: int = 1,
         namespace: bytes = b"a",
+        retention: Retention = PLAIN,
     ) -> None:
-        self.scheduler.add(request_id, array("i", prompt), sampling, namespace, choices)
+        self.scheduler.add(request_id, array("i", prompt), sampling, namespace, choices, retention)
 
     def step(self, while_in_flight: Callable[[], None] = lambda: None) -> Step | None:
         """One step; `while_in_flight` runs between its computation and its application."""
         self.now += 1.0
+        self.cache.tend(self.now)
+        self._send()
         step = self.scheduler.schedule(self.now)
+        self._send()
         self.scheduler.check_invariants()
         if step is None:
+            self._move()
             return None
         assert step.num_tokens <= self.limits.max_batch_tokens
         assert len({id(span.sequence) for span in step.spans}) == len(step.spans)
@@ -100,13 +146,45 @@ class Simulation:
         while_in_flight()
         for outcome in self.scheduler.apply(step, result, self.now):
             self._note(outcome)
+        self._move()
         self.scheduler.check_invariants()
         return step
 
     def drain(self) -> None:
-        """Run until nothing is left. A step without work while work waits would never end, so it fails."""
+        """Run until nothing is left. Work that waits while nothing runs or moves would wait for ever."""
         while self.scheduler.has_work:
-            assert self.step() is not None, "work waits and nothing runs"
+            num_moved = self.num_moved
+            assert self.step() is not None or self.num_moved > num_moved, "work waits and nothing runs"
+
+    def settle(self) -> None:
+        """Carry out whatever waits to be moved."""
+        self._send()
+        while self.moving:
+            self._move()
+            self._send()
+        self.scheduler.check_invariants()
+
+    def _send(self) -> None:
+        for block in self.cache.take_erased():
+            self.memory.erase(block)
+        self.moving += [
+            (transfer, 0) for transfer in self.cache.take_transfers(2 - len(self.moving), self.now)
+        ]
+
+    def _move(self) -> None:
+        """Carry out some copies, in order, and tell the cache what has ended."""
+        for _ in range(self.copies_per_step):
+            if not self.moving:
+                break
+            transfer, num_done = self.moving.pop(0)
+            self.num_moved += 1
+            is_sound = self.memory.carry_out(transfer, num_done)
+            num_done += is_sound
+            if is_sound and num_done < len(transfer.copies):
+                self.moving.insert(0, (transfer, num_done))
+            else:
+                self.cache.finish(transfer, num_done, self.now, is_damaged=not is_sound)
+        self.scheduler.resume_loaded()
 
     def _note(self, outcome: Outcome) -> None:
         key = (outcome.sequence.request_id, outcome.sequence.choice)

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from engine.scheduler import Limits
 from engine.sequence import SamplingParams
+from prefix_cache.lease import Retention
 from tests.simulation.harness import STOP, Simulation, answer_alone
 
 BLOCK_SIZE = 4
@@ -27,6 +28,9 @@ def requests(draw: st.DrawFn) -> dict:
         "sampling": sampling,
         "choices": draw(st.sampled_from([1, 1, 1, 3])),
         "namespace": draw(st.sampled_from([b"a", b"b"])),
+        "retention": draw(
+            st.builds(Retention, is_side=st.sampled_from([False, False, True]), priority=st.integers(-1, 1))
+        ),
         "arrives": draw(st.integers(0, 12)),
         "leaves": draw(st.sampled_from([None, None, None, *range(14)])),
         "leaving_choice": draw(st.sampled_from([None, None, 0, 1])),
@@ -39,7 +43,16 @@ def simulations(draw: st.DrawFn) -> Simulation:
     limits = Limits(
         max_batch_tokens=draw(st.integers(4, 24)), max_sequences=draw(st.integers(1, 4)), max_overtaken=2
     )
-    return Simulation(draw(st.integers(MAX_TOKENS // BLOCK_SIZE, 30)), BLOCK_SIZE, limits)
+    return Simulation(
+        draw(st.integers(MAX_TOKENS // BLOCK_SIZE, 30)),
+        BLOCK_SIZE,
+        limits,
+        num_host_blocks=draw(st.sampled_from([0, 0, 5, 20])),
+        num_disk_blocks=draw(st.sampled_from([0, 0, 5, 20])),
+        copies_per_step=draw(st.integers(1, 6)),
+        swap=draw(st.sampled_from(["auto", "always", "never"])),
+        park_after=draw(st.sampled_from([None, 1.0, 4.0])),
+    )
 
 
 def play(simulation: Simulation, load: list[dict]) -> None:
@@ -60,10 +73,12 @@ def play(simulation: Simulation, load: list[dict]) -> None:
                     request["sampling"],
                     choices=request["choices"],
                     namespace=request["namespace"],
+                    retention=request["retention"],
                 )
         leave(time, in_flight=False)
         simulation.step(lambda time=time: leave(time, in_flight=True))
     simulation.drain()
+    simulation.settle()
 
 
 @given(simulations(), st.lists(requests(), min_size=1, max_size=8))
@@ -79,7 +94,29 @@ def test_every_request_says_what_it_would_say_alone(simulation: Simulation, load
                 assert (said, simulation.ends[str(number), choice]) == (alone, reason)
             else:
                 assert said == alone[: len(said)]
-    assert simulation.cache.ledger.num_held == 0
+    for tree in (simulation.cache.device, *simulation.cache.colder):
+        assert tree.ledger.num_held == 0
+
+
+@given(simulations(), st.lists(requests(), min_size=1, max_size=5), st.integers(1, 12))
+def test_what_is_found_after_a_crash_is_what_was_computed(
+    simulation: Simulation, load: list[dict], crash_at: int
+) -> None:
+    """The process ends in the middle of whatever moves; everybody asks again."""
+    for number, request in enumerate(load):
+        simulation.add(f"before {number}", request["prompt"], request["sampling"])
+    for _ in range(crash_at):
+        simulation.step()
+    simulation.crash()
+
+    for number, request in enumerate(load):
+        simulation.add(f"after {number}", request["prompt"], request["sampling"])
+    simulation.drain()
+
+    for number, request in enumerate(load):
+        alone, reason = answer_alone(request["prompt"], request["sampling"], 0)
+        key = (f"after {number}", 0)
+        assert (simulation.answers[key], simulation.ends[key]) == (alone, reason)
 
 
 @given(simulations(), st.lists(requests(), min_size=1, max_size=5))

@@ -97,10 +97,10 @@ def test_what_clients_write_makes_no_series(client: httpx.Client) -> None:
 def test_the_engines_figures_are_shown_while_there_is_an_engine(
     client: httpx.Client, engine: ScriptedEngine
 ) -> None:
-    assert ("stemma_kv_blocks", (("state", "free"),)) in scrape(client)
+    assert ("stemma_num_requests_running", ()) in scrape(client)
     engine.is_ready = False
 
-    assert ("stemma_kv_blocks", (("state", "free"),)) not in scrape(client)
+    assert ("stemma_num_requests_running", ()) not in scrape(client)
 
 
 @pytest.mark.parametrize("fields", [{"zzz": 1, "yyy": 2}])

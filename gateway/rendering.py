@@ -1,0 +1,103 @@
+"""Messages to prompts, without keeping other streams waiting: what is long is rendered in a thread.
+
+It owns the one place where the template's refusals become a client's errors, and where text that can never
+fit is refused before any of it is tokenized.
+"""
+
+import asyncio
+from array import array
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from gateway.conversation.prompt import Prompt, Prompts
+from gateway.errors import ContextTooLong, InvalidRequest
+from gateway.wire.messages import Message
+
+__all__ = ["ChatRenderer", "num_characters", "num_common"]
+
+T = TypeVar("T")
+
+_LONG_TEXT = 20_000  # characters
+
+
+class ChatRenderer:
+    """Renders the messages of chat requests, sessions and shared prefixes for one model."""
+
+    def __init__(self, prompts: Prompts) -> None:
+        self.prompts = prompts
+        tokenizer = prompts.tokenizer
+        self._max_token_bytes = max(len(tokenizer.decode_bytes(each)) for each in range(tokenizer.vocab_size))
+
+    async def render(
+        self,
+        messages: Sequence[Message],
+        namespace: bytes,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> Prompt:
+        """The prompt in a namespace. Raises InvalidRequest when the template refuses the messages."""
+
+        def work() -> Prompt:
+            return self.render_now(
+                messages,
+                namespace,
+                now=datetime.now(),
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+            )
+
+        try:
+            return await self.beside(work, num_characters(messages))
+        except ValueError as refusal:
+            raise InvalidRequest(f"{refusal}"[:500], param="messages") from None
+
+    def render_now(
+        self,
+        messages: Sequence[Message],
+        namespace: bytes,
+        *,
+        now: datetime,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> Prompt:
+        """The same, here and now. Raises ValueError when the template refuses the messages."""
+        return self.prompts.render(
+            [message.for_template() for message in messages],
+            # transcripts are as private as the cache: a salt sets them apart too
+            tenant=namespace.hex(),
+            now=now,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+        )
+
+    async def beside(self, work: Callable[[], T], num_characters: int) -> T:
+        """Do work on so much text: in a thread if it is long, for a short one is not worth a thread."""
+        return await asyncio.to_thread(work) if num_characters > _LONG_TEXT else work()
+
+    def refuse_hopeless_length(self, messages: Sequence[Message], limit: int) -> None:
+        """Refuse text that cannot fit into `limit` tokens whatever they turn out to be.
+
+        Raises ContextTooLong.
+        """
+        length = num_characters(messages)
+        if length // self._max_token_bytes >= limit:
+            raise ContextTooLong(
+                f"The messages have {length:,} characters; the {limit:,} tokens of prompt and answer "
+                "together cannot hold them. Shorten the messages.",
+                param="messages",
+            )
+
+
+def num_characters(messages: Sequence[Message]) -> int:
+    """The length of all contents together."""
+    return sum(len(message.content or "") for message in messages)
+
+
+def num_common(one: "array[int]", other: "array[int]") -> int:
+    """How many ids two prompts begin with alike."""
+    length = min(len(one), len(other))
+    if one[:length] == other[:length]:
+        return length
+    return next(place for place in range(length) if one[place] != other[place])

@@ -1,0 +1,209 @@
+"""The paths of one tier's tree: finding them, holding them, telling who hangs from them, taking them away.
+
+Owns which block holds which tokens. A node that is held has held ancestors; what is taken away is held by
+nobody.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+
+from prefix_cache.eviction import EvictionPolicy, is_evictable
+from prefix_cache.ledger import Ledger
+from prefix_cache.node import SHARED, Namespace, Node
+from prefix_cache.plan import BlockId, Tier
+from prefix_cache.quota import Account, Quota
+from prefix_cache.tokens import TOKEN_BYTES
+
+__all__ = ["Hold", "Match", "OnEvict", "PathTree", "Use", "ignore_eviction"]
+
+OnEvict = Callable[[Node, int], None]  # a node, and how many blocks it loses from its end
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The part of a prefix found in the tree: a path to `node`, then some tokens of `tail`'s first block.
+
+    `num_tokens` is where `node` ends, on a block boundary. `tail` is None when the match ends there too.
+    """
+
+    node: Node
+    num_tokens: int
+    tail: Node | None
+    num_tail_tokens: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hold:
+    """A locked path: its blocks in order, up to the end of what was found."""
+
+    node: Node
+    blocks: tuple[BlockId, ...]
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What one tier has of a prefix; a block is shared when anything else hangs from it."""
+
+    num_tokens: int
+    num_blocks: int
+    num_shared_blocks: int
+
+
+def ignore_eviction(node: Node, num_blocks: int) -> None:
+    """Tell nobody."""
+
+
+class PathTree:
+    """One radix tree over one pool of blocks. Tokens are given packed (see tokens.py)."""
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        tier: Tier = Tier.DEVICE,
+        policy: EvictionPolicy,
+        quotas: Mapping[Account, Quota] | None = None,
+        on_evict: OnEvict = ignore_eviction,
+    ) -> None:
+        """`on_evict` is told of a node and how many blocks it loses from its end, before it loses them."""
+        self.tier = tier
+        self.block_size = block_size
+        self.num_blocks = num_blocks
+        self.ledger = Ledger(num_blocks, block_size, policy, quotas or {}, on_evict)
+        self.root = Node(namespace=b"")
+        self.serials = count(1)
+
+    def match_length(self, namespace: Namespace, tokens: bytes) -> int:
+        """How many leading tokens lie in the tree. Holds nothing and refreshes nothing."""
+        found = self.find(namespace, bytearray(tokens))
+        return found.num_tokens + found.num_tail_tokens
+
+    def hold(self, namespace: Namespace, tokens: bytes) -> Hold:
+        """Lock the path of what lies in the tree of a prefix, so that its blocks can be read."""
+        found = self.find(namespace, bytearray(tokens))
+        node = found.tail or found.node
+        self.ledger.lock(node)
+        num_tokens = found.num_tokens + found.num_tail_tokens
+        blocks = [block for part in reversed(list(node.path())) for block in part.blocks]
+        return Hold(node, tuple(blocks[: self.num_blocks_for(num_tokens)]), num_tokens)
+
+    def let_go(self, hold: Hold, *, now: float | None = None) -> None:
+        """Undo a `hold`. `now` marks the path as used."""
+        self.ledger.unlock(hold.node, now=now)
+
+    def use_of(self, namespace: Namespace, tokens: bytes) -> Use:
+        """What lies here of a prefix, and how much of that others hang from. Changes no standing."""
+        found = self.find(namespace, bytearray(tokens))
+        node = found.tail or found.node
+        num_tokens = found.num_tokens + found.num_tail_tokens
+        is_shared = not node.is_leaf or (found.tail is not None and node.num_tokens > found.num_tail_tokens)
+        num_shared = 0
+        num_below = self.num_blocks_for(found.num_tail_tokens)  # of the tail, only the first block
+        for part in node.path():
+            num_blocks = num_below or len(part.blocks)
+            num_below = 0
+            is_shared = is_shared or part.num_children > 1
+            num_shared += num_blocks if is_shared else 0
+        return Use(num_tokens, self.num_blocks_for(num_tokens), num_shared)
+
+    def goes_on(self, namespace: Namespace, tokens: bytes) -> bool:
+        """Whether anything that the namespace may see follows what lies here of a prefix."""
+        found = self.find(namespace, bytearray(tokens))
+        if found.tail is not None:
+            return found.tail.num_tokens > found.num_tail_tokens or not found.tail.is_leaf
+        return SHARED in found.node.children or namespace in found.node.children
+
+    def drop(
+        self,
+        namespace: Namespace,
+        tokens: bytes,
+        *,
+        num_kept: int = 0,
+        rested_since: float = float("inf"),
+    ) -> list[BlockId]:
+        """Remove from the end of a path what nobody holds and nothing hangs from; returns the blocks.
+
+        The blocks of the first `num_kept` tokens stay, and so does what was used after `rested_since`.
+        """
+        end_kept = self.num_blocks_for(num_kept) * self.block_size
+        self.find(namespace, bytearray(tokens[: end_kept * TOKEN_BYTES]))  # splits the path there
+        found = self.find(namespace, bytearray(tokens))
+        node = found.node
+        if found.tail is not None and found.tail.num_tokens == found.num_tail_tokens:
+            node = found.tail
+        blocks: list[BlockId] = []
+        while (
+            not node.is_root
+            and is_evictable(node)
+            and node.namespace == namespace
+            and node.last_used <= rested_since
+            and node.num_tokens_before >= num_kept
+        ):
+            parent = node.parent
+            assert parent is not None, "only the root has no parent"
+            blocks += node.blocks
+            self.ledger.remove(node)
+            node = parent
+        return blocks
+
+    def cut(self, namespace: Namespace, tokens: bytes) -> list[BlockId]:
+        """Remove all that lies at and below the last block of a path, unless somebody holds it."""
+        start = (len(tokens) // TOKEN_BYTES - 1) // self.block_size * self.block_size
+        above = self.find(namespace, bytearray(tokens[: start * TOKEN_BYTES])).node
+        child, length = above.nearest_child(namespace, bytearray(tokens[start * TOKEN_BYTES :]))
+        if child is None or length < len(tokens) // TOKEN_BYTES - start or child.num_locks:
+            return []
+        blocks: list[BlockId] = []
+        for node in reversed([child, *child.walk()]):
+            blocks += node.blocks
+            self.ledger.remove(node)
+        return blocks
+
+    def pin(self, namespace: Namespace, tokens: bytes) -> Hold:
+        """Hold a path for as long as a pin lasts; see `unpin`."""
+        hold = self.hold(namespace, tokens)
+        self.ledger.pin(hold.node)
+        self.ledger.unlock(hold.node)
+        return hold
+
+    def unpin(self, hold: Hold) -> None:
+        """Undo a `pin`."""
+        self.ledger.unpin(hold.node)
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes, parents before children."""
+        return self.root.walk()
+
+    def restore(
+        self, parent: Node | None, namespace: Namespace, tokens: bytes, blocks: list[BlockId], now: float
+    ) -> Node:
+        """Hang a run that lay in these blocks before this tree began below a node (None: the root)."""
+        node = Node(
+            namespace, bytearray(tokens), blocks, created=now, last_used=now, serial=next(self.serials)
+        )
+        (parent or self.root).attach(node)
+        self.ledger.adopt(node)
+        return node
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Blocks that so many tokens take."""
+        return -(-num_tokens // self.block_size)
+
+    def find(self, namespace: Namespace, tokens: bytearray) -> Match:
+        """Walk as far as tokens agree. A node that the match leaves in its middle is split there."""
+        node, position = self.root, 0
+        while True:
+            child, length = node.nearest_child(namespace, tokens[position * TOKEN_BYTES :])
+            if child is None:
+                return Match(node, position, None, 0)
+            num_blocks, num_tail = divmod(length, self.block_size)
+            if num_blocks == len(child.blocks):
+                node, position = child, position + length
+                continue
+            if num_blocks:
+                node = child.split(num_blocks, self.block_size, next(self.serials))
+                position += num_blocks * self.block_size
+            return Match(node, position, child if num_tail else None, num_tail)
