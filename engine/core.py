@@ -25,7 +25,7 @@ from engine.messages import (
     TokenEvents,
     TokenLogprob,
 )
-from engine.mover import ColderTiers
+from engine.moves import ColderTiers
 from engine.scheduler import Limits, Scheduler
 from engine.step import Outcome, Step, StepResult
 from engine.traffic import Traffic
@@ -156,13 +156,15 @@ class EngineCore:
         if self._traffic is not None:
             if self._traffic.take_arrivals(now):
                 self.scheduler.resume_loaded()
-            self._traffic.send(now)
+            self._traffic.send(now, is_busy=self.has_work)
 
     def step(self) -> list[FromEngine]:
         """Compute one step; returns what it brought. A step that fails ends its requests and nothing else."""
         step = self.scheduler.schedule(self._clock())
         if self._traffic is not None:
-            self._traffic.send(self._clock())  # what admission has planned moves while the step runs
+            self._traffic.send(
+                self._clock(), is_busy=True
+            )  # what admission has planned moves while the step runs
         if step is None:
             if self._traffic is not None:
                 self._traffic.wait(_WAIT_SECONDS)  # all that could run waits for blocks
@@ -290,6 +292,7 @@ def _swap_rates(info: EngineInfo, tiers: ColderTiers | None, options: CacheOptio
     return SwapRates(
         info.kv_bytes / (info.num_blocks * info.block_size),
         {} if tiers is None else dict(tiers.rates),
+        prefill_rate=None if tiers is None else tiers.prefill_rate,
         mode=options.swap,
     )
 

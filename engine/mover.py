@@ -5,113 +5,29 @@ nor where to: transfers come from the cache, and what became of them is told to 
 the device) go before demotions (away from it), between whose pieces the thread rests.
 """
 
-import shutil
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 import torch
 
 from engine.disk_store import DiskStore, consecutive
-from engine.fingerprint import FINGERPRINT_BYTES
 from engine.host_pool import HostPool
 from engine.kv_pool import KVPool
-from prefix_cache.hashing import NAME_BYTES
-from prefix_cache.plan import BlockCopy, BlockId, BlockRecord, Tier, Transfer
+from engine.moves import PAIRS, Arrival
+from prefix_cache.plan import BlockId, BlockRecord, Tier, Transfer
 
-__all__ = [
-    "DEMOTION_SHARE",
-    "UNMEASURED",
-    "Arrival",
-    "BlockMover",
-    "ColderTiers",
-    "Mover",
-    "measure_rates",
-]
+__all__ = ["DEMOTION_SHARE", "BlockMover"]
 
 PIECE_BYTES = 4 << 20  # of blocks that are copied at once: large against a call, small against a cache
 # Of the time, while there is something to demote and the CPU computes the steps. Beside demotions without end
 # to the host (to the disk), steps of four decoding sequences on two cores took 97 % (49 %) longer at 0.5,
 # 46 % (32 %) at 0.25 and 15 % (10 %) at 0.1: medians of six rounds, in turns, on a machine with other work.
 DEMOTION_SHARE = 0.1
-UNMEASURED = 1e8  # bytes a second, where a disk is full before anything can be tried on it: a slow one
-_MEASURED_BYTES = 8 << 20
-_SCRATCH = "measured"  # a folder within the disk tier's, while rates are measured
-_PAIRS = (
-    (Tier.DEVICE, Tier.HOST),
-    (Tier.HOST, Tier.DEVICE),
-    (Tier.DEVICE, Tier.DISK),
-    (Tier.HOST, Tier.DISK),
-    (Tier.DISK, Tier.DEVICE),
-)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Arrival:
-    """How a transfer ended."""
-
-    transfer: Transfer
-    num_done: int  # leading copies carried out, all or fewer
-    seconds: float  # what the work took, without waiting in the queue and resting
-    num_bytes: int
-    is_damaged: bool = False  # the source record of copy number num_done was damaged or another's
-    message: str | None = None  # why it ended early, for the log
-
-
-class Mover(Protocol):
-    """Whatever carries out transfers: the thread below, or a test's double. One thread calls it."""
-
-    def submit(self, transfer: Transfer) -> None:
-        """Queue a transfer; never waits."""
-        ...
-
-    def erase(self, blocks: Sequence[BlockId]) -> None:
-        """Slots of the disk that hold nothing any more; in order with demotions. Never waits."""
-        ...
-
-    def arrivals(self) -> list[Arrival]:
-        """What has ended since the last call; never waits."""
-        ...
-
-    def wait(self, seconds: float) -> None:
-        """Wait until something has ended that `arrivals` has not told, at most so long.
-
-        Returns at once when nothing is pending.
-        """
-        ...
-
-    @property
-    def num_pending(self) -> int:
-        """Transfers submitted and not told by `arrivals`."""
-        ...
-
-    @property
-    def is_disk_usable(self) -> bool:
-        """Whether the disk takes blocks: False for ever after it was full or failed, or if there is none."""
-        ...
-
-    def close(self) -> None:
-        """Finish the transfer that runs, drop the rest, let go of the disk's folder."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ColderTiers:
-    """What the core is given beside the runner."""
-
-    num_host_blocks: int  # 0: no host tier
-    num_disk_blocks: int  # 0: no disk tier
-    records: Mapping[BlockId, BlockRecord]  # what the disk held at the start and can be used
-    fingerprint: bytes  # of model and layout; empty without a disk tier
-    mover: Mover
-    bytes_per_block: int
-    rates: Mapping[tuple[Tier, Tier], float]  # bytes a second, for each pair that can be moved between
 
 
 @dataclass(slots=True)
@@ -149,6 +65,7 @@ class BlockMover:
         piece_bytes: int = PIECE_BYTES,
         demotion_share: float = DEMOTION_SHARE,
     ) -> None:
+        self.is_beside_steps = True
         self._pool = pool
         self._host = host
         self._disk = disk
@@ -178,7 +95,7 @@ class BlockMover:
     def submit(self, transfer: Transfer) -> None:
         """Queue a transfer; never waits."""
         tiers = {transfer.source, transfer.target}
-        assert (transfer.source, transfer.target) in _PAIRS, "nothing moves between these tiers"
+        assert (transfer.source, transfer.target) in PAIRS, "nothing moves between these tiers"
         assert Tier.HOST not in tiers or self._host is not None, "there is no host tier"
         assert Tier.DISK not in tiers or self._disk is not None, "there is no disk tier"
         with self._changed:
@@ -375,7 +292,7 @@ class BlockMover:
         """Let the steps have the machine for a while. Promotions that come meanwhile are carried out."""
         while True:
             with self._changed:
-                left = self._rests_until - time.perf_counter()
+                left = self._rests_until - time.perf_counter() if self.is_beside_steps else 0.0
                 self._changed.wait_for(lambda: self._is_closing or self._promotions, left)
                 if self._is_closing or not self._promotions:
                     return
@@ -386,54 +303,3 @@ class BlockMover:
         """Neighbouring blocks of the host's: [len(run), bytes_per_block]."""
         assert self._host is not None
         return self._host.blocks[run[0] : run[-1] + 1]
-
-
-def measure_rates(pool: KVPool, host: HostPool | None, folder: Path | None) -> dict[tuple[Tier, Tier], float]:
-    """Bytes a second between each two tiers that there are. Overwrites the first few blocks of both pools.
-
-    For the disk, what is read has just been written and was dropped from memory; what is written is durable.
-    `folder` is the disk tier's; what it is measured with is gone afterwards.
-    """
-    num_blocks = min(max(1, _MEASURED_BYTES // pool.bytes_per_block), pool.num_blocks)
-    if host is not None:
-        num_blocks = min(num_blocks, host.num_blocks)
-    tiers = {Tier.DEVICE} | ({Tier.HOST} if host else set()) | ({Tier.DISK} if folder else set())
-    pairs = [pair for pair in _PAIRS if tiers.issuperset(pair)]
-    disk = None
-    if folder is not None:
-        shutil.rmtree(folder / _SCRATCH, ignore_errors=True)
-        disk = DiskStore(
-            folder / _SCRATCH,
-            bytes(FINGERPRINT_BYTES),
-            num_blocks=num_blocks,
-            bytes_per_block=pool.bytes_per_block,
-            block_size=pool.block_size,
-        )
-    # Memory that was never touched would be measured together with the system's giving it.
-    pool.scatter(_ids(num_blocks), torch.zeros(num_blocks, pool.bytes_per_block, dtype=torch.uint8))
-    if host is not None:
-        host.blocks[:num_blocks].zero_()
-    mover = BlockMover(pool, host, disk, demotion_share=1.0)
-    try:
-        return {pair: _measure(mover, disk, pair, num_blocks) for pair in pairs}
-    finally:
-        mover.close()
-        if folder is not None:
-            shutil.rmtree(folder / _SCRATCH, ignore_errors=True)
-
-
-def _measure(mover: Mover, disk: DiskStore | None, pair: tuple[Tier, Tier], num_blocks: int) -> float:
-    source, target = pair
-    copies = tuple(BlockCopy(source, block, target, block, num_tokens=0) for block in _ids(num_blocks))
-    record = BlockRecord(b"", bytes(NAME_BYTES), bytes(NAME_BYTES), b"")
-    if source is Tier.DISK and disk is not None:
-        disk.drop_pages()
-    mover.submit(Transfer(source, target, copies, (record,) * num_blocks if Tier.DISK in pair else ()))
-    while not (arrivals := mover.arrivals()):
-        mover.wait(60.0)
-    (arrival,) = arrivals
-    return arrival.num_bytes / arrival.seconds if arrival.num_done == num_blocks else UNMEASURED
-
-
-def _ids(num_blocks: int) -> list[BlockId]:
-    return [BlockId(index) for index in range(num_blocks)]

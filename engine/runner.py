@@ -6,6 +6,7 @@ for it. `load_tiers` puts the colder tiers beside the pool.
 """
 
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -18,13 +19,17 @@ from engine.kv_pool import LAYOUT_VERSION, KVPool, bytes_per_block
 from engine.messages import EngineConfig, EngineInfo
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
-from engine.mover import DEMOTION_SHARE, BlockMover, ColderTiers, measure_rates
+from engine.move_rates import measure_rates
+from engine.mover import DEMOTION_SHARE, BlockMover
+from engine.moves import ColderTiers
 from engine.sampling.sampler import sample
 from engine.step import Step, StepResult
 from engine.weights import load
 from kernels import Kernels
 
 __all__ = ["ModelRunner", "load_runner", "load_tiers"]
+
+_MEASURED_TOKENS = 128
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -55,6 +60,17 @@ class ModelRunner:
             return StepResult(())
         logits = self._decoder.logits(hidden[batch.drawing_rows])
         return StepResult(sample(logits, drawing))
+
+    @torch.inference_mode()
+    def measure_prefill(self) -> float:
+        """Prompt tokens a second that a step computes. Stores nothing."""
+        batch = _blank_batch(_MEASURED_TOKENS, self.pool.block_size, self._device)
+        seconds = []
+        for _ in range(2):  # the first one takes the memory that both need
+            started = time.perf_counter()
+            self._decoder.forward(batch, self.pool).sum().item()
+            seconds.append(time.perf_counter() - started)
+        return _MEASURED_TOKENS / min(seconds)
 
 
 def load_runner(config: EngineConfig) -> ModelRunner:
@@ -133,6 +149,7 @@ def load_tiers(config: EngineConfig, runner: ModelRunner) -> ColderTiers | None:
         ),
         bytes_per_block=runner.pool.bytes_per_block,
         rates=rates,
+        prefill_rate=runner.measure_prefill(),
     )
 
 
@@ -198,14 +215,19 @@ def _take_pool(model: ModelConfig, config: EngineConfig, kernels: Kernels) -> KV
 @torch.inference_mode()
 def _compile(decoder: Decoder, pool: KVPool, device: torch.device) -> None:
     """Run one token that stores nothing: compiled kernels depend on types, not on sizes."""
-    one = torch.ones(1, dtype=torch.int32, device=device)
-    batch = Batch(
-        token_ids=one * 0,
-        positions=one * 0,
-        slot_mapping=-one,
-        block_tables=one[None] * 0,
-        context_lens=one,
-        cu_seqlens_q=torch.cat((one * 0, one)),
-        drawing_rows=one.long() * 0,
+    decoder.logits(decoder.forward(_blank_batch(1, pool.block_size, device), pool))
+
+
+def _blank_batch(num_tokens: int, block_size: int, device: torch.device) -> Batch:
+    """One prompt of zeros that reads block 0 over and over, and stores nothing."""
+    counts = torch.arange(num_tokens, dtype=torch.int32, device=device)
+    num_blocks = -(-num_tokens // block_size)
+    return Batch(
+        token_ids=counts * 0,
+        positions=counts,
+        slot_mapping=counts * 0 - 1,
+        block_tables=torch.zeros(1, num_blocks, dtype=torch.int32, device=device),
+        context_lens=counts[-1:] + 1,
+        cu_seqlens_q=torch.tensor([0, num_tokens], dtype=torch.int32, device=device),
+        drawing_rows=counts[-1:].long(),
     )
-    decoder.logits(decoder.forward(batch, pool))

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 
 from engine.messages import MoveStats
-from engine.mover import ColderTiers
+from engine.moves import ColderTiers
 from prefix_cache.plan import Tier
 from prefix_cache.swap import SwapRates
 from prefix_cache.tiers import TieredCache
@@ -84,8 +84,11 @@ class Traffic:
             self._cache.refuse_writes(Tier.DISK, _DISK_IS_OFF)
         return bool(arrivals)
 
-    def send(self, now: float) -> None:
-        """Hand out what the cache has planned, as far as the worker can use it."""
+    def send(self, now: float, *, is_busy: bool) -> None:
+        """Hand out what the cache has planned, as far as the worker can use it. `is_busy` says that steps run
+        beside it.
+        """
+        self._mover.is_beside_steps = is_busy
         erased = self._cache.take_erased()
         if erased:
             # Before any transfer that may write the same blocks anew.

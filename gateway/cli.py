@@ -1,4 +1,4 @@
-"""The command `stemma`: serve, pull, migrate.
+"""The command `stemma`: serve, pull, migrate, simulate.
 
 It turns flags into settings and a user's mistakes into one line on standard error and exit code 1; a
 traceback is always a fault of ours.
@@ -6,6 +6,7 @@ traceback is always a fault of ours.
 
 import argparse
 import asyncio
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,8 +35,13 @@ _USER_ERRORS = (BadSettings, PullError, AddressUnavailable, CannotServe, EngineE
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options, unknown = parser.parse_known_args(arguments)
+    if options.command != "simulate" and unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
+        if options.command == "simulate":
+            return simulate(unknown)
         settings = load_settings(options.config, _flags(options))
         _COMMANDS[options.command](settings)
     except _USER_ERRORS as error:
@@ -73,6 +79,11 @@ def migrate(settings: Settings) -> None:
         raise _UserError(f"the database {place} cannot be used: {str(error).splitlines()[0]}") from None
 
 
+def simulate(arguments: Sequence[str]) -> int:
+    """Tell what a cache of another size would have found of a recorded load."""
+    return subprocess.run([sys.executable, "-m", "benchmarks.simulate", *arguments], check=False).returncode
+
+
 _COMMANDS = {"serve": serve, "pull": pull, "migrate": migrate}
 
 
@@ -91,6 +102,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"stemma {version()}")
     commands = parser.add_subparsers(dest="command", required=True)
+    # Its flags, -h too, are the simulator's own.
+    commands.add_parser("simulate", help=simulate.__doc__, add_help=False)
     for name, command in _COMMANDS.items():
         subparser = commands.add_parser(name, help=command.__doc__, description=command.__doc__)
         subparser.add_argument("--config", type=Path, help="a TOML file; see configs/default.toml")

@@ -162,6 +162,27 @@ class PathTree:
             self.ledger.remove(node)
         return blocks
 
+    def unshare(self, tokens: bytes) -> tuple[list[BlockId], bool]:
+        """Take a shared path away, from its end up to what pins keep, with all that tenants hung from it.
+
+        Returns the blocks, and whether nothing is left that somebody holds: else it is to be tried again.
+        """
+        node = self.find(SHARED, bytearray(tokens)).node
+        blocks: list[BlockId] = []
+        while not node.is_root and node.num_pins == 0:
+            parent = node.parent
+            assert parent is not None, "only the root has no parent"
+            for below in reversed(list(node.walk())):
+                if below.num_locks == 0 and below.is_leaf:
+                    blocks += below.blocks
+                    self.ledger.remove(below)
+            if node.num_locks or not node.is_leaf:
+                return blocks, False
+            blocks += node.blocks
+            self.ledger.remove(node)
+            node = parent
+        return blocks, True
+
     def pin(self, namespace: Namespace, tokens: bytes) -> Hold:
         """Hold a path for as long as a pin lasts; see `unpin`."""
         hold = self.hold(namespace, tokens)

@@ -1,21 +1,22 @@
-"""Blocks of colder tiers on their way into a lease.
+"""Blocks of colder tiers on their way into leases.
 
 A lease that loads has its blocks already; what arrives in them is committed to the device's tree as if it had
 been computed. If a copy fails, what stood before it is kept and the rest is computed.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from prefix_cache.disk_index import path_records
 from prefix_cache.lease import Lease
 from prefix_cache.node import Namespace
 from prefix_cache.paths import Hold
-from prefix_cache.plan import BlockCopy, BlockRecord, Tier, Transfer
+from prefix_cache.plan import BlockCopy, BlockId, BlockRecord, Tier, Transfer
 from prefix_cache.tokens import TOKEN_BYTES
 from prefix_cache.tree import PrefixCache
 
-__all__ = ["Loading", "Part", "Piece", "find_pieces", "plan_loading"]
+__all__ = ["Loading", "Part", "Piece", "Promotions", "find_pieces"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +89,93 @@ def find_pieces(trees: Sequence[PrefixCache], namespace: Namespace, tokens: byte
     return pieces
 
 
-def plan_loading(lease: Lease, tokens: bytes, pieces: Sequence[Piece], fingerprint: bytes) -> Loading:
-    """Transfers into a lease whose match ends on a block boundary and whose blocks reach the last piece."""
-    loading = Loading(lease, tokens[: pieces[-1].end * TOKEN_BYTES])
-    for piece in pieces:
-        tree = piece.tree
-        block_size = tree.block_size
-        prefix = tokens[: piece.end * TOKEN_BYTES]
-        hold = tree.hold(lease.namespace, prefix)
+class Promotions:
+    """All leases that load, and the transfers that they wait for."""
+
+    def __init__(self, fingerprint: bytes) -> None:
+        self._fingerprint = fingerprint
+        self._loadings: dict[Lease, Loading] = {}
+        self._waiting: deque[tuple[Loading, Part]] = deque()  # nobody has taken them yet
+        self._out: dict[Transfer, tuple[Loading, Part]] = {}
+
+    @property
+    def num_out(self) -> int:
+        """Transfers that were taken and are not over."""
+        return len(self._out)
+
+    @property
+    def leases(self) -> Iterable[Lease]:
+        """The leases that load."""
+        return self._loadings
+
+    @property
+    def holds(self) -> Iterable[tuple[PrefixCache, Hold]]:
+        """The paths on colder tiers that are held."""
+        for loading in self._loadings.values():
+            yield from ((part.tree, part.hold) for part in loading.parts if part.num_done is None)
+
+    def is_loading(self, lease: Lease) -> bool:
+        """Whether blocks of a lease are on their way."""
+        return lease in self._loadings
+
+    def begin(self, lease: Lease, tokens: bytes, pieces: Sequence[Piece]) -> None:
+        """Fill a lease, whose match ends on a block boundary and whose blocks reach the last piece."""
+        loading = Loading(lease, tokens[: pieces[-1].end * TOKEN_BYTES])
+        loading.parts = [self._part(lease, tokens, piece) for piece in pieces]
+        self._loadings[lease] = loading
+        self._waiting += [(loading, part) for part in loading.parts]
+
+    def take(self) -> Transfer | None:
+        """The next transfer to carry out."""
+        if not self._waiting:
+            return None
+        loading, part = self._waiting.popleft()
+        part.is_taken = True
+        self._out[part.transfer] = (loading, part)
+        return part.transfer
+
+    def abandon(self, lease: Lease) -> bool:
+        """A loading lease's owner has gone: cancel what nobody has taken. True if nothing else is out."""
+        loading = self._loadings[lease]
+        for part in loading.parts:
+            if not part.is_taken:
+                part.num_done = 0
+                part.tree.let_go(part.hold)
+        self._waiting = deque(item for item in self._waiting if item[0] is not loading)
+        loading.is_abandoned = not loading.is_over
+        if loading.is_over:
+            del self._loadings[lease]
+        return loading.is_over
+
+    def knows(self, transfer: Transfer) -> bool:
+        """Whether a transfer that is out is one of these."""
+        return transfer in self._out
+
+    def finish(self, transfer: Transfer, num_done: int, now: float) -> Loading | None:
+        """A transfer is over; answers the loading if it was the last that its lease waited for."""
+        loading, part = self._out.pop(transfer)
+        part.num_done = num_done
+        part.tree.let_go(part.hold, now=now)
+        if not loading.is_over:
+            return None
+        del self._loadings[loading.lease]
+        return loading
+
+    def cut_damaged(self, transfer: Transfer, num_done: int) -> list[BlockId]:
+        """Remove the block that follows the first `num_done` of a transfer that is out, and all below it.
+
+        Not while this or another transfer holds it; then the next reader finds it again.
+        """
+        loading, part = self._out[transfer]
+        end = min(part.start + (num_done + 1) * part.tree.block_size, part.end)
+        part.tree.let_go(part.hold)
+        blocks = part.tree.cut(loading.lease.namespace, loading.tokens[: end * TOKEN_BYTES])
+        part.hold = part.tree.hold(loading.lease.namespace, loading.tokens)
+        return blocks
+
+    def _part(self, lease: Lease, tokens: bytes, piece: Piece) -> Part:
+        tree, block_size = piece.tree, piece.tree.block_size
+        hold = tree.hold(lease.namespace, tokens[: piece.end * TOKEN_BYTES])
         start = max(lease.num_matched, piece.start // block_size * block_size)
         first = start // block_size
         copies = tuple(
@@ -111,8 +191,5 @@ def plan_loading(lease: Lease, tokens: bytes, pieces: Sequence[Piece], fingerpri
         records: tuple[BlockRecord, ...] = ()
         if tree.tier is Tier.DISK:
             held = hold.node.path_tokens()[: len(hold.blocks) * block_size * TOKEN_BYTES]
-            records = path_records(hold.node, first, held, block_size, fingerprint)
-        loading.parts.append(
-            Part(Transfer(tree.tier, Tier.DEVICE, copies, records), tree, hold, start, piece.end)
-        )
-    return loading
+            records = path_records(hold.node, first, held, block_size, self._fingerprint)
+        return Part(Transfer(tree.tier, Tier.DEVICE, copies, records), tree, hold, start, piece.end)

@@ -6,10 +6,11 @@ tier costs one look. Where a write also parks, the device's copy is dropped at i
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from prefix_cache.disk_index import path_records
+from prefix_cache.events import Events
 from prefix_cache.lease import Lease
 from prefix_cache.movement import Movement
 from prefix_cache.node import Namespace
@@ -18,10 +19,19 @@ from prefix_cache.plan import BlockCopy, BlockRecord, Tier, Transfer
 from prefix_cache.tokens import TOKEN_BYTES
 from prefix_cache.tree import PrefixCache
 
-__all__ = ["Chunk", "Write", "Writes"]
+__all__ = ["Chunk", "Prefix", "Write", "Writes"]
 
 _CHUNK_BLOCKS = 32
 _MAX_WAITING = 1024  # prefixes; beyond, the oldest that nobody waits for is forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """A prefix to be forgotten, but for its first `num_kept` tokens."""
+
+    namespace: Namespace
+    tokens: bytes
+    num_kept: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,13 +44,13 @@ class Write:
     drops_rested: float | None = None  # when written, what has rested since then leaves the device
     movement: Movement | None = None
 
-    def belongs_to(self, namespace: Namespace, tokens: bytes, num_kept: int) -> bool:
-        """Whether all that this writes is of a prefix, and some of it beyond its first `num_kept` tokens."""
+    def belongs_to(self, prefix: Prefix) -> bool:
+        """Whether all that this writes is of a prefix, and some of it beyond what is kept of that."""
         return (
             self.movement is None
-            and self.namespace == namespace
-            and len(self.tokens) > num_kept * TOKEN_BYTES
-            and tokens.startswith(self.tokens)
+            and self.namespace == prefix.namespace
+            and len(self.tokens) > prefix.num_kept * TOKEN_BYTES
+            and prefix.tokens.startswith(self.tokens)
         )
 
 
@@ -71,50 +81,113 @@ class Chunk:
 class Writes:
     """The queue of prefixes to write, over the trees of all tiers, warmest first."""
 
-    def __init__(self, trees: Sequence[PrefixCache], fingerprint: bytes) -> None:
+    def __init__(
+        self, trees: Sequence[PrefixCache], fingerprint: bytes, events: Events, *, disk_for_all: bool
+    ) -> None:
         self._trees = trees
         self._fingerprint = fingerprint
+        self._events = events
+        self._disk_for_all = disk_for_all
         self._waiting: deque[Write] = deque()
+        self._refused: dict[Tier, str] = {}  # tiers that take nothing more, and why
+        self._out: dict[Transfer, Chunk] = {}  # one at most
+        self._forgotten: list[Prefix] = []  # of which a chunk is out
 
-    def __len__(self) -> int:
+    @property
+    def num_waiting(self) -> int:
         """Prefixes that wait."""
         return len(self._waiting)
 
-    def add(self, write: Write) -> None:
-        """Queue a prefix; those that somebody waits for go first."""
-        if write.movement is not None:
-            self._waiting.appendleft(write)
-            return
-        self._waiting.append(write)
-        if len(self._waiting) > _MAX_WAITING:
-            oldest = next((each for each in self._waiting if each.movement is None), None)
-            if oldest is not None:
-                self._waiting.remove(oldest)
+    @property
+    def chunks(self) -> Collection[Chunk]:
+        """What is being copied."""
+        return self._out.values()
 
-    def put_back(self, write: Write) -> None:
-        """Go on with a write whose chunk has ended."""
-        self._waiting.appendleft(write)
-
-    def take(self) -> Write | None:
-        """The next prefix to look at."""
-        return self._waiting.popleft() if self._waiting else None
+    def tiers_for(self, persists: bool) -> list[Tier]:
+        """The colder tiers that may hold a conversation now, the coldest last."""
+        may_go_anywhere = persists or self._disk_for_all
+        return [
+            tree.tier
+            for tree in self._trees[1:]
+            if tree.tier not in self._refused and (may_go_anywhere or tree.tier is not Tier.DISK)
+        ]
 
     def refuse(self, tier: Tier, message: str) -> None:
-        """End all writes to a tier that takes no more."""
+        """A tier takes nothing more: end all writes to it."""
+        self._refused[tier] = message
         for write in [each for each in self._waiting if each.tier is tier]:
             self._waiting.remove(write)
             if write.movement is not None:
                 write.movement.end(message)
 
-    def forget(self, namespace: Namespace, tokens: bytes, num_kept: int) -> None:
-        """Drop the writes of a prefix, or of a part of it that is longer than what is kept."""
-        self._waiting = deque(
-            write for write in self._waiting if not write.belongs_to(namespace, tokens, num_kept)
-        )
+    def add(self, write: Write) -> None:
+        """Queue a prefix; those that somebody waits for go first, and are answered at once if refused."""
+        if write.movement is None:
+            self._waiting.append(write)
+            if len(self._waiting) > _MAX_WAITING:
+                self._forget_oldest()
+        elif write.tier in self._refused:
+            write.movement.end(self._refused[write.tier])
+        else:
+            self._waiting.appendleft(write)
 
-    def plan(self, write: Write, now: float) -> tuple[Transfer, Chunk] | None:
+    def forget(self, prefix: Prefix) -> None:
+        """Drop the writes of a prefix, or of a part of it that is longer than what is kept."""
+        self._waiting = deque(write for write in self._waiting if not write.belongs_to(prefix))
+        self._forgotten += [prefix for chunk in self.chunks if chunk.write.belongs_to(prefix)]
+
+    def take(self, now: float) -> Transfer | None:
+        """The next chunk to write. One at a time, so that none is written twice, or held by another's chunk
+        when it should leave.
+        """
+        while self._waiting and not self._out:
+            write = self._waiting.popleft()
+            planned = self._plan(write, now)
+            if planned is not None:
+                transfer, chunk = planned
+                self._out[transfer] = chunk
+                return transfer
+            self._end(write)
+        return None
+
+    def finish(self, transfer: Transfer, num_done: int, now: float) -> list[Prefix]:
+        """A chunk is over; answers the prefixes that were forgotten meanwhile, to be forgotten again."""
+        chunk = self._out.pop(transfer)
+        write, lease, movement = chunk.write, chunk.lease, chunk.write.movement
+        chunk.commit(num_done)
+        self._events.tell("demoted", write.tier, lease.node, lease.num_matched, lease.num_committed)
+        chunk.let_go(now)
+        if movement is not None:
+            movement.num_moved_blocks += num_done
+        forgotten, self._forgotten = self._forgotten, []
+        if forgotten:
+            return forgotten
+        if num_done == len(transfer.copies):
+            self._waiting.appendleft(write)
+        elif movement is not None:
+            movement.end(f"the {write.tier.value} tier could not be written")
+        return []
+
+    def _forget_oldest(self) -> None:
+        oldest = next((each for each in self._waiting if each.movement is None), None)
+        if oldest is not None:
+            self._waiting.remove(oldest)
+
+    def _end(self, write: Write) -> None:
+        """Nothing more of a write can be written."""
+        num_there = self._tree(write.tier).match_length(write.namespace, write.tokens)
+        if write.drops_rested is not None and num_there == len(write.tokens) // TOKEN_BYTES:
+            self._trees[0].drop(write.namespace, write.tokens, rested_since=write.drops_rested)
+        if write.movement is not None:
+            write.movement.num_parked_tokens = num_there
+            write.movement.end()
+
+    def _tree(self, tier: Tier) -> PrefixCache:
+        return next(tree for tree in self._trees if tree.tier is tier)
+
+    def _plan(self, write: Write, now: float) -> tuple[Transfer, Chunk] | None:
         """The write's next chunk; None when it is complete, or cannot go on."""
-        target = next(tree for tree in self._trees if tree.tier is write.tier)
+        target = self._tree(write.tier)
         block_size = target.block_size
         num_there = target.match_length(write.namespace, write.tokens)
         source = self._source_beyond(write, num_there, target)

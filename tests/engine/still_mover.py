@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 
-from engine.mover import Arrival, ColderTiers
+from engine.moves import Arrival, ColderTiers
 from prefix_cache.plan import BlockId, Tier, Transfer
 
 
 class StillMover:
-    """Implements engine.mover.Mover for runners without memory. While `is_stuck`, nothing ends."""
+    """Implements engine.moves.Mover for runners without memory. While `is_stuck`, nothing ends."""
 
     def __init__(self) -> None:
         self.is_stuck = False
+        self.is_beside_steps = False
         self.is_disk_usable = True
         self.fails_with: str | None = None
         self.submitted: list[Transfer] = []

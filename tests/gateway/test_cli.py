@@ -104,3 +104,25 @@ def test_the_gateways_process_never_loads_torch() -> None:
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert loaded.stdout == "[]\n"
+
+
+def test_simulate_passes_its_arguments_and_its_exit_code_through(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "a.jsonl"
+    trace.write_text('{"timestamp": 0, "hash_ids": [1, 2]}\n' * 3)
+
+    assert main(["simulate", "--trace", str(trace), "--blocks", "4", "--limit", "2"]) == 0
+    assert main(["simulate", "--trace", str(tmp_path / "none.jsonl"), "--blocks", "4"]) == 1
+    assert main(["simulate", "--no-such-flag"]) == 2
+
+    out, err = capfd.readouterr()
+    assert out.startswith("2 requests, 4 blocks, 2 different ones")
+    assert "none.jsonl" in err
+
+
+def test_flags_that_a_command_does_not_know_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["migrate", "--no-such-flag"])
+
+    assert "--no-such-flag" in capsys.readouterr().err

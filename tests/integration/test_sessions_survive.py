@@ -15,20 +15,20 @@ SETTINGS = {
     "STEMMA_ENGINE__KV_BYTES": "256MiB",
     "STEMMA_CACHE__DISK_BYTES": "256MiB",
 }
-TEXT = " ".join(f"In the year {year} the river rose to mark {year % 37}." for year in range(1500, 1590))
+TEXT = " ".join(f"In the year {year} the river rose to mark {year % 37}." for year in range(1500, 1620))
 
 
-def turn(server: ServedModel, session: str, text: str, **more: Any) -> dict[str, Any]:
+QUESTION = "Which year was the highest?"
+
+
+def turn(server: ServedModel, session: str, text: str) -> dict[str, Any]:
     """One turn of a session."""
-    body = {
-        "model": "default",
-        "session_id": session,
-        "messages": [{"role": "user", "content": text}],
-        "max_tokens": 16,
-        "temperature": 0,
-        "cache": {"explain": True},
-        **more,
-    }
+    return ask(server, session_id=session, messages=[{"role": "user", "content": text}])
+
+
+def ask(server: ServedModel, **fields: Any) -> dict[str, Any]:
+    """A chat completion."""
+    body = {"model": "default", "max_tokens": 16, "temperature": 0, "cache": {"explain": True}, **fields}
     answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=120.0)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
@@ -53,15 +53,16 @@ def test_a_parked_session_survives_a_kill(default_model_path: Path, tmp_path: Pa
     with stemma_serve(default_model_path, tmp_path, **SETTINGS) as server:
         session = call(server, "POST", "/v1/sessions", metadata={"topic": "rivers"})["id"]
         first = turn(server, session, TEXT)
-        twin = call(server, "POST", f"/v1/sessions/{session}/fork")["id"]
-        expected = said(turn(server, twin, "Which year was the highest?"))
+        history = [{"role": "user", "content": TEXT}, {"role": "assistant", "content": said(first)}]
+        question = {"role": "user", "content": QUESTION}
+        expected = said(ask(server, messages=[*history, question]))
         parked = call(server, "POST", f"/v1/sessions/{session}/park")
         server.process.kill()
         server.process.wait()
 
     with stemma_serve(default_model_path, tmp_path, **SETTINGS) as server:
         use = call(server, "GET", f"/v1/sessions/{session}")["cache"]
-        second = turn(server, session, "Which year was the highest?")
+        second = turn(server, session, QUESTION)
         computed = counter(server, "stemma_computed_prompt_tokens_total")
 
     num_prompt = first["usage"]["prompt_tokens"]

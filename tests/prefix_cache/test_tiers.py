@@ -582,6 +582,39 @@ def test_what_is_forgotten_while_it_is_written_goes_when_the_copy_has_ended() ->
     assert len(house.cache.take_erased()) == 32
 
 
+def test_what_is_shared_no_longer_goes_with_all_that_hangs_from_it() -> None:
+    house = House(host=12)
+    house.say(range(8), namespace=SHARED)
+    house.say(TEN)
+    house.say([*range(8), 60, 61], namespace=BEN)
+    house.settle()
+    running = house.compute([*range(8), 70, 71], namespace=BEN)
+
+    house.cache.forget(SHARED, pack(range(8)))
+    house.settle()
+
+    assert house.on(Tier.DEVICE, TEN) == house.on(Tier.DEVICE, [*range(8), 60, 61], BEN) == 8
+    assert house.on(Tier.HOST, TEN) == 0
+    house.release(running)
+    house.cache.tend(house.now)
+    house.settle()
+    for tier in (Tier.DEVICE, Tier.HOST):
+        assert house.on(tier, TEN) == 0
+    assert house.cache.device.ledger.num_free == 12
+
+
+def test_a_shared_prefix_within_a_longer_pinned_one_stays() -> None:
+    house = House()
+    house.say(range(8), namespace=SHARED)
+    house.say(range(12), namespace=SHARED)
+    house.cache.pins.set("long", SHARED, pack(range(12)), None)
+
+    house.cache.forget(SHARED, pack(range(8)))
+    house.cache.tend(house.now)
+
+    assert house.on(Tier.DEVICE, range(12), BEN) == 12
+
+
 def test_a_side_request_leaves_no_trace() -> None:
     house = House(host=8)
     house.say(TEN)

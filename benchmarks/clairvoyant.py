@@ -1,0 +1,49 @@
+"""What a cache of a size could find at best, if it knew the future.
+
+Whatever is asked for again last goes first (Belady). A block is never asked for sooner than its predecessor,
+so the choice falls on leaves of the tree by itself, and what is left always holds together.
+"""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+__all__ = ["NEVER", "clairvoyant", "next_uses"]
+
+NEVER = 1 << 60
+
+
+def next_uses(paths: Sequence[Sequence[int]]) -> list[list[int]]:
+    """For each block of each request: which request asks for it next; NEVER when none does."""
+    upcoming: dict[int, int] = {}
+    result = []
+    for index in range(len(paths) - 1, -1, -1):
+        result.append([upcoming.get(block, NEVER) for block in paths[index]])
+        upcoming.update(dict.fromkeys(paths[index], index))
+    result.reverse()
+    return result
+
+
+def clairvoyant(paths: Sequence[Sequence[int]], num_blocks: int) -> list[int]:
+    """How many blocks each request finds at best. One longer than the cache is skipped, as in a replay."""
+    cached: dict[int, int] = {}  # and who asks for it next
+    heap: list[tuple[int, int, int]] = []  # -next use, -depth, block
+    hits = []
+    for index, (path, uses) in enumerate(zip(paths, next_uses(paths), strict=True)):
+        if len(path) > num_blocks:
+            hits.append(0)
+            continue
+        num_found = sum(block in cached for block in path)
+        hits.append(num_found)
+        num_missing = num_blocks - len(cached) - (len(path) - num_found)
+        for block in path:
+            if block in cached:
+                cached[block] = index  # held: its entry in the heap is void
+        while num_missing < 0:
+            next_use, _, block = heappop(heap)
+            if cached.get(block) == -next_use:
+                del cached[block]
+                num_missing += 1
+        for depth, (block, use) in enumerate(zip(path, uses, strict=True)):
+            cached[block] = use
+            heappush(heap, (-use, -depth, block))
+    return hits
