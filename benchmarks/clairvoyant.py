@@ -28,21 +28,19 @@ def clairvoyant(paths: Sequence[Sequence[int]], num_blocks: int) -> list[int]:
     cached: dict[int, int] = {}  # and who asks for it next
     heap: list[tuple[int, int, int]] = []  # -next use, -depth, block
     hits = []
-    for index, (path, uses) in enumerate(zip(paths, next_uses(paths), strict=True)):
+    for path, uses in zip(paths, next_uses(paths), strict=True):
         if len(path) > num_blocks:
             hits.append(0)
             continue
         num_found = sum(block in cached for block in path)
         hits.append(num_found)
-        num_missing = num_blocks - len(cached) - (len(path) - num_found)
-        for block in path:
-            if block in cached:
-                cached[block] = index  # held: its entry in the heap is void
-        while num_missing < 0:
+        num_spare = num_blocks - len(cached) - (len(path) - num_found)
+        # What this request holds has the soonest next use of all, this one, so it never goes here.
+        while num_spare < 0:
             next_use, _, block = heappop(heap)
             if cached.get(block) == -next_use:
                 del cached[block]
-                num_missing += 1
+                num_spare += 1
         for depth, (block, use) in enumerate(zip(path, uses, strict=True)):
             cached[block] = use
             heappush(heap, (-use, -depth, block))

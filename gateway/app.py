@@ -51,7 +51,12 @@ def _routes(settings: Settings, services: Services, journal: Journal) -> list[Ro
     prefixes = SharedPrefixes(services, renderer)
     ping_seconds = settings.server.ping_seconds
     chat = ChatRoute(
-        services, renderer=renderer, sessions=sessions, journal=journal, ping_seconds=ping_seconds
+        services,
+        renderer=renderer,
+        sessions=sessions,
+        journal=journal,
+        ping_seconds=ping_seconds,
+        keeps_trace=settings.database.prefix_trace,
     )
     admin = AdminRoute(services, prefixes=prefixes, journal=journal, ping_seconds=ping_seconds)
     models = ModelsRoute(services)

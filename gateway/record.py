@@ -38,6 +38,7 @@ class RequestRecord:
     finish_reason: str | None = None  # of choice 0
     first_token: float | None = None
     cache: CacheReport | None = None  # of choice 0
+    prefix_trace: bytes | None = None
 
     @property
     def ttft_ms(self) -> float | None:

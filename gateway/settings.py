@@ -150,6 +150,7 @@ class DatabaseSettings(_Section):
     """Where usage, sessions and shared prefixes are kept."""
 
     url: str | None = None  # None: SQLite in the data folder
+    prefix_trace: bool = True  # names of a prompt's blocks with its usage: what `stemma simulate` replays
 
 
 class LogSettings(_Section):

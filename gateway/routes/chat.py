@@ -23,6 +23,7 @@ from gateway.errors import EngineUnavailable, InvalidRequest
 from gateway.explanation import Explainer
 from gateway.generation import Generation
 from gateway.journal import Journal
+from gateway.prefix_trace import trace_of
 from gateway.record import RequestRecord, record_of
 from gateway.rendering import ChatRenderer
 from gateway.services import Services
@@ -50,6 +51,7 @@ class ChatRoute:
         sessions: Sessions,
         journal: Journal,
         ping_seconds: float,
+        keeps_trace: bool,
     ) -> None:
         self.services = services
         self.renderer = renderer
@@ -58,6 +60,7 @@ class ChatRoute:
         self.journal = journal
         self.watch = VolatileWatch()
         self.ping_seconds = ping_seconds
+        self.keeps_trace = keeps_trace
 
     async def create(self, request: Request) -> Response:
         """Answer a chat request, whole or as a stream."""
@@ -136,6 +139,8 @@ class ChatRoute:
         record.model, record.completion_id = services.catalog.name, submit.request_id
         record.prompt_tokens = len(prompt.ids)
         if not submit.is_side:
+            if self.keeps_trace:
+                record.prefix_trace = trace_of(namespace, submit.prompt, info.block_size)
             self._watch(record.tenant, messages)
         explain = partial(self.explainer.explain, prompt=prompt, messages=messages, namespace=namespace)
         return Generation(

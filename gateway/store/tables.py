@@ -43,6 +43,7 @@ class Usage(Base):
     outcome: Mapped[str] = mapped_column(String(16))
     ttft_ms: Mapped[float | None] = mapped_column(Float)
     total_ms: Mapped[float] = mapped_column(Float)
+    prefix_trace: Mapped[bytes | None]  # see gateway/prefix_trace.py
 
 
 class SessionRow(Base):

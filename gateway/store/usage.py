@@ -44,6 +44,7 @@ class UsageRow:
     outcome: str
     ttft_ms: float | None
     total_ms: float
+    prefix_trace: bytes | None
 
     @classmethod
     def of(cls, record: RequestRecord, now: float) -> Self:
@@ -64,6 +65,7 @@ class UsageRow:
             outcome=record.outcome,
             ttft_ms=record.ttft_ms,
             total_ms=record.total_ms(now),
+            prefix_trace=record.prefix_trace,
         )
 
 
@@ -75,6 +77,11 @@ class UsageLog:
         self._dropped = dropped
         self._rows: deque[UsageRow] = deque()
         self._log = structlog.get_logger()
+
+    @property
+    def waiting(self) -> tuple[UsageRow, ...]:
+        """Rows that are not written yet, oldest first."""
+        return tuple(self._rows)
 
     def add(self, row: UsageRow) -> None:
         """Queue a row; never waits."""

@@ -67,6 +67,7 @@ def test_turns_follow_a_conversation_and_not_what_many_begin_with() -> None:
     paths = [[0, 1, 2], [0, 1, 3, 4, 5], [0, 6, 7], [0, 1, 3, 4, 8, 9], [0, 10]]
 
     assert turns_of(paths) == [1, 2, 1, 3, 1]
+    assert turns_of([[0, 1], [0, 2, 3], [0, 4, 5]]) == [1, 2, 1]
 
 
 @pytest.mark.parametrize("name", sorted(MIXES))

@@ -7,6 +7,8 @@ import httpx
 import pytest
 
 from engine.errors import EngineDied, EngineError, EngineStopping, RequestRefused
+from gateway.prefix_trace import trace_of
+from gateway.store.usage import UsageRow
 from tests.fakes import ByteTokenizer, Script, ScriptedEngine
 from tests.gateway.talk import CHAT, body, chat, error_of
 from tests.live import LiveServer
@@ -52,6 +54,35 @@ def test_an_answer_has_every_field_that_the_protocol_names(
             "rejected_prediction_tokens": 0,
         },
     }
+
+
+def test_usage_keeps_the_names_of_a_prompts_blocks_but_for_side_requests(
+    client: httpx.Client, server: LiveServer, engine: ScriptedEngine
+) -> None:
+    text = {"messages": [{"role": "user", "content": "a" * 50}]}
+
+    chat(client, **text)
+    chat(client, **text, cache="read-only")
+    wait_for_rows(server, [submit.request_id for submit in engine.submits])
+
+    kept, none = rows_of(server, [submit.request_id for submit in engine.submits])
+    submit = engine.submits[0]
+    assert kept.prefix_trace == trace_of(submit.namespace, submit.prompt, engine.info.block_size)
+    assert len(kept.prefix_trace) == 4 * (len(engine.prompts[0]) // 16) > 0
+    assert none.prefix_trace is None
+
+
+def rows_of(server: LiveServer, ids: list[str]) -> list[UsageRow]:
+    by_id = {row.completion_id: row for row in server.services.usage.waiting}
+    return [by_id[each] for each in ids if each in by_id]
+
+
+def wait_for_rows(server: LiveServer, ids: list[str]) -> None:
+    """A row is added when the last byte has gone out, which may be after it has come in."""
+    deadline = time.monotonic() + 10
+    while len(rows_of(server, ids)) < len(ids):
+        assert time.monotonic() < deadline, "no rows of usage"
+        time.sleep(0.01)
 
 
 def test_cached_tokens_are_told_when_there_are_none(client: httpx.Client) -> None:

@@ -27,6 +27,7 @@ ROW = UsageRow(
     outcome="completed",
     ttft_ms=1.5,
     total_ms=2.5,
+    prefix_trace=b"12345678",
 )
 
 
@@ -58,7 +59,8 @@ async def run_and_stop(path: Path, rows: list[UsageRow], dropped: Counter) -> No
 def count(path: Path) -> int:
     connection = sqlite3.connect(path)
     try:
-        return int(connection.execute("select count(*) from usage where tenant = 'a'").fetchone()[0])
+        query = "select count(*) from usage where tenant = 'a' and length(prefix_trace) = 8"
+        return int(connection.execute(query).fetchone()[0])
     finally:
         connection.close()
 
