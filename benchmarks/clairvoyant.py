@@ -28,10 +28,8 @@ def clairvoyant(paths: Sequence[Sequence[int]], num_blocks: int) -> list[int]:
     cached: dict[int, int] = {}  # and who asks for it next
     heap: list[tuple[int, int, int]] = []  # -next use, -depth, block
     hits = []
-    for path, uses in zip(paths, next_uses(paths), strict=True):
-        if len(path) > num_blocks:
-            hits.append(0)
-            continue
+    served = [path if len(path) <= num_blocks else () for path in paths]  # what is skipped uses nothing
+    for path, uses in zip(served, next_uses(served), strict=True):
         num_found = sum(block in cached for block in path)
         hits.append(num_found)
         num_spare = num_blocks - len(cached) - (len(path) - num_found)

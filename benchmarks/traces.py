@@ -3,9 +3,9 @@
 A block's name is one int32 and stands where the tree expects a token: the simulated tree has blocks of one
 token. Equal names after equal prefixes are equal blocks.
 
-The column `prefix_trace` of the table `usage` holds, for each whole block of the prompt in order, the first
-four bytes of its chained name (`prefix_cache.hashing.block_names`, whose root already tells namespaces
-apart); NULL where it was not recorded. How many tokens a block has is not written with it.
+The column `prefix_trace` of the table `usage` holds, for each whole block of the prompt in order, four bytes
+of a chained digest that begins with the namespace (see gateway/prefix_trace.py); NULL where it was not
+recorded. How many tokens a block has is not written with it.
 """
 
 import json

@@ -31,6 +31,7 @@ from engine.step import Outcome, Step, StepResult
 from engine.traffic import Traffic
 from prefix_cache.assembly import CacheSizes, assemble
 from prefix_cache.figures import BOUNDS, BlockAges
+from prefix_cache.learned import Learned
 from prefix_cache.lease import Retention
 from prefix_cache.quota import Account
 from prefix_cache.swap import SwapMode, SwapRates
@@ -308,8 +309,11 @@ def _assemble(
         max_request_tokens=info.max_request_tokens,
         quotas=options.quotas,
     )
+    policy = Learned(info.num_blocks, info.block_size) if options.eviction == "learned" else None
     return assemble(
         sizes,
+        policy=policy,
+        remembers=policy.history if policy is not None else None,
         rates=rates,
         fingerprint=b"" if tiers is None else tiers.fingerprint,
         records={} if tiers is None else tiers.records,

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from prefix_cache.disk_index import restore_tree
 from prefix_cache.events import Events
 from prefix_cache.eviction import EvictionPolicy, LeastRecentlyUsed
-from prefix_cache.explain import Remembers
 from prefix_cache.figures import BlockAges, Observed
+from prefix_cache.history import History
 from prefix_cache.node import Node
 from prefix_cache.plan import BlockId, BlockRecord, Tier
 from prefix_cache.quota import Account, Quota
@@ -16,6 +16,8 @@ from prefix_cache.tiers import TieredCache
 from prefix_cache.tree import PrefixCache
 
 __all__ = ["CacheSizes", "assemble"]
+
+_POOLS = 4  # how many pools of blocks are remembered when the policy remembers nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,7 @@ def assemble(
     sizes: CacheSizes,
     *,
     policy: EvictionPolicy | None = None,
-    remembers: Remembers | None = None,
+    remembers: History | None = None,
     rates: SwapRates | None = None,
     fingerprint: bytes = b"",
     records: Mapping[BlockId, BlockRecord] | None = None,
@@ -42,12 +44,16 @@ def assemble(
     park_after: float | None = None,
     now: float = 0.0,
 ) -> tuple[TieredCache, BlockAges]:
-    """The cache, and the ages of the device's blocks. `records` are what the disk held before; those that
-    cannot be reached any more are to be erased (see TieredCache.take_erased).
+    """The cache, and the ages of the device's blocks.
+
+    `remembers` is the policy's own history, if it has one; else one of a few pools is kept for explanations.
+    `records` are what the disk held before; those that cannot be reached any more are to be erased (see
+    TieredCache.take_erased).
 
     Raises ValueError when the floors leave no room for a request.
     """
     ages, events = BlockAges(), Events(sizes.block_size)
+    history = None if remembers is not None else History(_POOLS * sizes.num_blocks, sizes.block_size)
     kept_free = -(-sizes.max_request_tokens // sizes.block_size)
     num_reserved = sum(quota.floor_blocks for quota in sizes.quotas.values())
     if num_reserved + kept_free > sizes.num_blocks and num_reserved:
@@ -69,7 +75,7 @@ def assemble(
     device = PrefixCache(
         sizes.num_blocks,
         sizes.block_size,
-        policy=Observed(policy or LeastRecentlyUsed(), ages),
+        policy=Observed(policy or LeastRecentlyUsed(), ages, history),
         quotas=sizes.quotas,
         on_evict=on_device_evict,
     )
@@ -88,7 +94,7 @@ def assemble(
         fingerprint=fingerprint,
         disk_for_all=disk_for_all,
         park_after=park_after,
-        remembers=remembers,
+        remembers=remembers or history,
         num_kept_free=kept_free,
         events=events,
     )

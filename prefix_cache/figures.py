@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from prefix_cache.eviction import EvictionPolicy, EvictionQueue
+from prefix_cache.history import History
 from prefix_cache.node import Namespace, Node
 
 __all__ = ["BOUNDS", "BlockAges", "Histogram", "Observed"]
@@ -45,19 +46,22 @@ class BlockAges:
 
 
 class Observed:
-    """A policy that notes reuse gaps on its way to another."""
+    """A policy that notes reuse gaps, and what was asked for, on its way to another."""
 
-    def __init__(self, policy: EvictionPolicy, ages: BlockAges) -> None:
-        self._policy = policy
+    def __init__(self, policy: EvictionPolicy, ages: BlockAges, history: History | None) -> None:
+        self.inner = policy
         self._ages = ages
+        self._history = history
 
     def make_queue(self) -> EvictionQueue:
         """The other policy's queue."""
-        return self._policy.make_queue()
+        return self.inner.make_queue()
 
     def note_match(self, namespace: Namespace, tokens: bytes, path: Sequence[Node], now: float) -> int:
         """Note how long the path had rested, and ask the other policy."""
         self._ages.now = now
         for node in path:
             self._ages.reuse_gap.observe(max(0.0, now - node.last_used), len(node.blocks))
-        return self._policy.note_match(namespace, tokens, path, now)
+        if self._history is not None:
+            self._history.note(namespace, tokens, now)
+        return self.inner.note_match(namespace, tokens, path, now)

@@ -45,7 +45,7 @@ class PrefixCache(PathTree):
         policy = policy or LeastRecentlyUsed()
         super().__init__(num_blocks, block_size, tier=tier, policy=policy, quotas=quotas, on_evict=on_evict)
         self.num_copied = 0  # blocks, since the start
-        self._policy = policy
+        self.policy = policy
         self._planned: list[tuple[BlockCopy, Node]] = []  # copies not yet taken; their sources are locked
         self._running: list[Node] = []  # sources of the copies that were taken
 
@@ -175,7 +175,7 @@ class PrefixCache(PathTree):
         prior_uses = 0
         if not retention.is_side:
             path = list(reversed(list(holder.path())))
-            prior_uses = self._policy.note_match(namespace, asked.tokens, path, asked.now)
+            prior_uses = self.policy.note_match(namespace, asked.tokens, path, asked.now)
             # A run that merely begins like the prompt, and differs in its first block, is not used by it.
             is_whole = tail is not None and num_matched == len(asked.tokens) // TOKEN_BYTES - 1
             self._note_use(holder if is_whole or takes_over else node, retention, asked.now)

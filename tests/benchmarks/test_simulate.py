@@ -45,6 +45,12 @@ def test_a_request_longer_than_the_cache_is_skipped() -> None:
     assert clairvoyant(paths_of(trace), 2) == [0, 0, 2]
 
 
+def test_foresight_does_not_wait_for_a_request_that_is_skipped() -> None:
+    trace = requests([2], [2, 1, 1, 1, 1], [1], [3, 1, 1], [1])
+
+    assert sum(clairvoyant(paths_of(trace), 4)) == 1
+
+
 def test_equal_names_after_different_ones_are_different_blocks() -> None:
     assert paths_of(requests([1, 7], [2, 7], [1, 7])) == [[0, 1], [2, 3], [0, 1]]
 

@@ -16,6 +16,9 @@ from engine.messages import Submit, TokenEvent
 from engine.scheduler import Limits
 from engine.sequence import SamplingParams
 from engine.service import EngineService
+from prefix_cache.eviction import LeastRecentlyUsed
+from prefix_cache.figures import Observed
+from prefix_cache.learned import Learned
 from prefix_cache.tokens import pack
 from tests.engine.still_mover import StillMover, still_tiers
 from tests.scripted import ScriptedRunner, emit, make_info
@@ -342,6 +345,18 @@ async def test_figures_by_tier(engine: EngineConnection) -> None:
     assert moves["device", "disk"].seconds == 0.5
     assert stats.rates["disk>device"] == 1e8
     assert stats.is_disk_usable
+
+
+async def test_the_policy_is_the_one_that_was_chosen() -> None:
+    runner = ScriptedRunner(emit([], then=5))
+    limits = Limits(max_batch_tokens=64, max_sequences=8)
+
+    learned = EngineCore(runner, limits, options=CacheOptions(eviction="learned"))
+    plain = EngineCore(runner, limits)
+
+    assert isinstance(learned.cache.device.policy, Observed)
+    assert isinstance(learned.cache.device.policy.inner, Learned)
+    assert isinstance(plain.cache.device.policy.inner, LeastRecentlyUsed)
 
 
 async def test_a_side_request_is_not_found_again(engine: EngineConnection) -> None:

@@ -749,6 +749,18 @@ def test_why_did_it_miss(said: list[list[int]], asked: list[int], reason: str, p
     house.release(lease)
 
 
+def test_what_had_to_make_room_is_told_apart_from_what_was_never_there() -> None:
+    house = House()
+    house.say(TEN)
+    house.crowd()
+
+    lease = house.acquire([*TEN, 50])
+
+    assert lease is not None
+    assert lease.explanation is not None
+    assert (lease.explanation.reason, lease.explanation.parted_at) == ("evicted", 0)
+
+
 def test_a_strangers_cache_is_no_reason() -> None:
     house = House()
     house.say(TEN, namespace=BEN)
