@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 
 from tqdm import tqdm
 
+from prefix_cache.assembly import CacheSizes, assemble
+from prefix_cache.tiers import TieredCache
 from prefix_cache.tokens import pack
 from prefix_cache.tree import PrefixCache
 
@@ -39,6 +41,16 @@ def hit(cache: PrefixCache, prompt: bytes) -> None:
     cache.take_copies()
     cache.finish_copies()
     cache.release(lease, 1.0)
+
+
+def tiered_hit(cache: TieredCache, prompt: bytes) -> None:
+    """The same with a host and a disk to look at, a history to learn from, and an explanation."""
+    lease = cache.acquire(b"a", prompt, max_new=1, num_required=len(prompt) // 4, now=1.0)
+    assert lease is not None, "the pool holds everything here"
+    assert lease.num_matched == len(prompt) // 4 - 1, "all but the last token is cached"
+    cache.take_copies()
+    cache.finish_copies()
+    cache.device.release(lease, 1.0)
 
 
 def flat_hit(blocks: dict[bytes, list[int]], prompt: bytes) -> None:
@@ -81,9 +93,15 @@ def measure_time(rng: random.Random) -> None:
     for conversation in conversations:
         remember(crowded, conversation)
     seconds = time.perf_counter() - started
+    sizes = CacheSizes(num_blocks=1000, block_size=BLOCK_SIZE, num_host_blocks=1000, num_disk_blocks=1000)
+    tiered, _ = assemble(sizes)
+    for tree in (tiered.device, *tiered.colder):
+        remember(tree, prompt)
     flat: dict[bytes, list[int]] = {}
     print(f"match and lock 8,192 cached tokens, alone:      {median_ms(lambda: hit(alone, prompt)):.3f} ms")
     print(f"the same among 10,000 conversations:            {median_ms(lambda: hit(crowded, prompt)):.3f} ms")
+    through_tiers = median_ms(lambda: tiered_hit(tiered, prompt))
+    print(f"the same through three tiers, with a reason:    {through_tiers:.3f} ms")
     print(
         f"the same in a flat cache of chained SHA-256:    {median_ms(lambda: flat_hit(flat, prompt)):.3f} ms"
     )

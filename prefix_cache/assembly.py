@@ -17,7 +17,7 @@ from prefix_cache.tree import PrefixCache
 
 __all__ = ["CacheSizes", "assemble"]
 
-_POOLS = 4  # how many pools of blocks are remembered when the policy remembers nothing
+_POOLS = 2  # how many pools of blocks are remembered when the policy remembers nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
