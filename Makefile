@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime-installed
 TOOLS := $(VENV)/.tools-installed
 
-.PHONY: serve pull test check format clean
+.PHONY: serve pull test soak check format clean
 .DELETE_ON_ERROR:
 
 serve: $(RUNTIME)
@@ -25,6 +25,10 @@ pull: $(RUNTIME)
 test: $(TOOLS)
 	@$(BIN)/stemma pull --data data
 	$(BIN)/python -m pytest
+
+soak: $(TOOLS)
+	$(BIN)/python -m tests.simulation.soak --steps 1000000
+	$(BIN)/python -m pytest --hypothesis-profile=soak tests/prefix_cache tests/simulation
 
 check: $(TOOLS)
 	$(BIN)/ruff format --check .
