@@ -244,7 +244,7 @@ class EngineProcess:
             try:
                 await self._start()
                 delay_seconds = 0.5
-            except EngineError:
+            except (EngineError, OSError):
                 await asyncio.sleep(delay_seconds)
                 delay_seconds = min(2 * delay_seconds, _MAX_RESTART_DELAY_SECONDS)
 

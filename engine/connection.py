@@ -53,6 +53,8 @@ __all__ = ["EngineConnection"]
 
 Answer = Stats | CacheAnswer
 
+_MAX_UNREAD = 256  # messages of events
+
 _ERRORS: dict[str, type[EngineError]] = {
     "refused": RequestRefused,
     "failed": EngineError,
@@ -70,6 +72,21 @@ class _Stream:
     )  # None: look again
 
 
+@dataclass(slots=True, eq=False)
+class _Watcher:
+    """Who is told of events. One that does not keep up is told how many it has lost."""
+
+    arrived: asyncio.Queue[CacheEvents | EngineError] = field(default_factory=asyncio.Queue)
+    num_lost: int = 0
+
+    def tell(self, message: CacheEvents) -> None:
+        if self.arrived.qsize() >= _MAX_UNREAD:
+            self.num_lost += len(message.events) + message.num_lost
+            return
+        self.arrived.put_nowait(CacheEvents(message.events, message.num_lost + self.num_lost))
+        self.num_lost = 0
+
+
 class EngineConnection:
     """Speaks to the engine at one address. Implements engine.client.Engine while that engine lives."""
 
@@ -83,7 +100,7 @@ class EngineConnection:
         self._streams: dict[str, _Stream] = {}
         self._tickets = count()
         self._answers: dict[int, asyncio.Future[Answer]] = {}
-        self._watchers: set[asyncio.Queue[CacheEvents | EngineError]] = set()
+        self._watchers: set[_Watcher] = set()
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
         self._is_closed = False
@@ -200,23 +217,30 @@ class EngineConnection:
         """What happens in the cache from now on; see engine.client.Engine."""
         if not self.is_ready:
             raise EngineDied("the engine is not ready")
-        arrived: asyncio.Queue[CacheEvents | EngineError] = asyncio.Queue()
-        self._watchers.add(arrived)
+        watcher = _Watcher()
+        self._watchers.add(watcher)
         self._send(Watch(is_on=True))
         try:
             while True:
-                item = await arrived.get()
+                item = await watcher.arrived.get()
                 if isinstance(item, EngineError):
                     raise item
                 yield item
         finally:
-            self._watchers.discard(arrived)
+            self._watchers.discard(watcher)
             if not self._watchers:
                 self._send(Watch(is_on=False))
 
     async def close(self, error: EngineError | None = None) -> None:
         """End every request that still waits, by default with EngineDied, and let the socket go."""
-        error = error or EngineDied("the engine has ended")
+        self._fail(error or EngineDied("the engine has ended"))
+        self._reader.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._reader
+        self._socket.close()
+
+    def _fail(self, error: EngineError) -> None:
+        """Tell everybody who waits; nothing is sent any more."""
         self._is_closed = True
         for stream in self._streams.values():
             stream.arrived.put_nowait(error)
@@ -224,11 +248,7 @@ class EngineConnection:
             if not future.done():
                 future.set_exception(error)
         for watcher in self._watchers:
-            watcher.put_nowait(error)
-        self._reader.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._reader
-        self._socket.close()
+            watcher.arrived.put_nowait(error)
 
     async def _ask(self, question: ToEngine, ticket: int) -> Answer:
         if not self.is_ready:
@@ -246,6 +266,12 @@ class EngineConnection:
             self._socket.send(self._encoder.encode(message))
 
     async def _read(self) -> None:
+        try:
+            await self._deliver_all()
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+            self._fail(EngineError(f"the engine's messages cannot be read: {error}"))
+
+    async def _deliver_all(self) -> None:
         while True:
             message: FromEngine = self._decoder.decode(await self._socket.recv())
             match message:
@@ -259,7 +285,7 @@ class EngineConnection:
                     self._became_ready.set()
                 case CacheEvents():
                     for watcher in self._watchers:
-                        watcher.put_nowait(message)
+                        watcher.tell(message)
                 case Stats() | Residency() | Moved() | Forgotten() | Pinned() | NodePage() | Settled():
                     future = self._answers.get(message.ticket)
                     if future is not None and not future.done():

@@ -128,6 +128,11 @@ class EngineCore:
         """Whether blocks are on their way between tiers, so that `tend` should be called soon."""
         return self._traffic is not None and self._traffic.is_moving
 
+    @property
+    def is_erasing(self) -> bool:
+        """Whether records of the disk are not gone yet that should be."""
+        return self._traffic is not None and self._traffic.is_erasing
+
     def submit(self, message: Submit) -> Refused | None:
         """Queue a request, or say why it can never run."""
         prompt = array("i")
@@ -163,9 +168,8 @@ class EngineCore:
         """Compute one step; returns what it brought. A step that fails ends its requests and nothing else."""
         step = self.scheduler.schedule(self._clock())
         if self._traffic is not None:
-            self._traffic.send(
-                self._clock(), is_busy=True
-            )  # what admission has planned moves while the step runs
+            # What admission has planned moves while the step runs.
+            self._traffic.send(self._clock(), is_busy=step is not None)
         if step is None:
             if self._traffic is not None:
                 self._traffic.wait(_WAIT_SECONDS)  # all that could run waits for blocks

@@ -65,7 +65,7 @@ class BlockMover:
         piece_bytes: int = PIECE_BYTES,
         demotion_share: float = DEMOTION_SHARE,
     ) -> None:
-        self.is_beside_steps = True
+        self._is_beside_steps = True
         self._pool = pool
         self._host = host
         self._disk = disk
@@ -74,7 +74,9 @@ class BlockMover:
         self._rests_until = 0.0  # no piece of a demotion starts before
         self._is_disk_usable = disk is not None
         self._promotions: deque[Transfer] = deque()
-        self._demotions: deque[Transfer | list[BlockId]] = deque()  # and slots to be erased
+        self._demotions: deque[Transfer] = deque()
+        self._erasures: list[BlockId] = []
+        self._num_erasing = 0  # of which the records are being cleared, or wait to be
         self._arrivals: list[Arrival] = []
         self._num_pending = 0
         self._is_closing = False
@@ -108,12 +110,16 @@ class BlockMover:
         """Slots of the disk that hold nothing any more; in order with demotions. Never waits."""
         assert self._disk is not None, "there is no disk tier"
         with self._changed:
-            last = self._demotions[-1] if self._demotions else None
-            if isinstance(last, list):
-                last.extend(blocks)  # what is erased together waits for the disk once
-            else:
-                self._demotions.append(list(blocks))
+            self._erasures += blocks
+            self._num_erasing += len(blocks)
             self._changed.notify_all()
+
+    def set_beside_steps(self, is_beside: bool) -> None:
+        """Say whether what it takes of the machine is taken from steps: then it rests between demotions."""
+        with self._changed:
+            if is_beside != self._is_beside_steps:
+                self._is_beside_steps = is_beside
+                self._changed.notify_all()
 
     def arrivals(self) -> list[Arrival]:
         """What has ended since the last call; never waits."""
@@ -134,6 +140,11 @@ class BlockMover:
         return self._num_pending
 
     @property
+    def num_erasing(self) -> int:
+        """Blocks whose records are not gone yet."""
+        return self._num_erasing
+
+    @property
     def is_disk_usable(self) -> bool:
         """Whether the disk takes blocks."""
         return self._is_disk_usable
@@ -151,14 +162,24 @@ class BlockMover:
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._is_closing or self._promotions or self._demotions)
+                self._changed.wait_for(
+                    lambda: self._is_closing or self._promotions or self._erasures or self._demotions
+                )
                 if self._is_closing:
                     return
-                task = self._promotions.popleft() if self._promotions else self._demotions.popleft()
-            if isinstance(task, Transfer):
-                self._carry_out(task)
+                # Erasures go before all demotions: a slot that is erased is written only by one that comes
+                # later, since whoever wrote it held it until it was done.
+                erasures, self._erasures = self._erasures, []
+                transfer = None
+                if not erasures:
+                    transfer = self._promotions.popleft() if self._promotions else self._demotions.popleft()
+            if transfer is not None:
+                self._carry_out(transfer)
             else:
-                self._erase(task)
+                self._erase(erasures)
+                with self._changed:
+                    self._num_erasing -= len(erasures)
+                    self._changed.notify_all()
 
     def _carry_out(self, transfer: Transfer) -> None:
         progress, started = _Progress(), time.perf_counter()
@@ -292,8 +313,10 @@ class BlockMover:
         """Let the steps have the machine for a while. Promotions that come meanwhile are carried out."""
         while True:
             with self._changed:
-                left = self._rests_until - time.perf_counter() if self.is_beside_steps else 0.0
-                self._changed.wait_for(lambda: self._is_closing or self._promotions, left)
+                left = self._rests_until - time.perf_counter()
+                self._changed.wait_for(
+                    lambda: self._is_closing or self._promotions or not self._is_beside_steps, left
+                )
                 if self._is_closing or not self._promotions:
                     return
                 promotion = self._promotions.popleft()

@@ -33,14 +33,16 @@ class Arrival:
 class Mover(Protocol):
     """Whatever carries out transfers: a thread, or a test's double. One thread calls it."""
 
-    is_beside_steps: bool  # whether what it takes of the machine is taken from steps; may be set at any time
-
     def submit(self, transfer: Transfer) -> None:
         """Queue a transfer; never waits."""
         ...
 
     def erase(self, blocks: Sequence[BlockId]) -> None:
-        """Slots of the disk that hold nothing any more; in order with demotions. Never waits."""
+        """Slots of the disk that hold nothing any more, before any demotion submitted later. Never waits."""
+        ...
+
+    def set_beside_steps(self, is_beside: bool) -> None:
+        """Say whether what it takes of the machine is taken from steps: then it rests between demotions."""
         ...
 
     def arrivals(self) -> list[Arrival]:
@@ -57,6 +59,11 @@ class Mover(Protocol):
     @property
     def num_pending(self) -> int:
         """Transfers submitted and not told by `arrivals`."""
+        ...
+
+    @property
+    def num_erasing(self) -> int:
+        """Blocks whose records are not gone yet."""
         ...
 
     @property

@@ -10,7 +10,6 @@ from array import array
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 
 from engine.errors import RequestRefused
 from engine.leaders import has_leader
@@ -18,6 +17,7 @@ from engine.sequence import FinishReason, SamplingParams, Sequence, Status
 from engine.step import Draw, Outcome, Span, Step, StepPlan, StepResult
 from prefix_cache.lease import PLAIN, Retention
 from prefix_cache.plan import Tier
+from prefix_cache.quota import Account, account_of
 from prefix_cache.tiers import TieredCache
 
 __all__ = ["Counters", "Limits", "Scheduler"]
@@ -113,7 +113,8 @@ class Scheduler:
         assert not self._is_in_flight, "a step is in flight already"
         plan = StepPlan(self._limits.max_batch_tokens)
         self._continue_running(plan, now)
-        self._admit(plan, now)
+        if not self._cache.is_pressed:
+            self._admit(plan, now)
         if not plan.spans:
             return None
         self._is_in_flight = True
@@ -180,8 +181,15 @@ class Scheduler:
                 return True
             if self._cache.num_moving:
                 return False
-            self._preempt(self.running[-1], plan, now)
+            self._preempt(self._youngest_rival(sequence), plan, now)
         return False
+
+    def _youngest_rival(self, sequence: Sequence) -> Sequence:
+        """Who gives its blocks for a sequence's: one of its account, where its ceiling is in the way."""
+        if not self._cache.device.ledger.is_capped(sequence.namespace):
+            return self.running[-1]
+        account = account_of(sequence.namespace)
+        return next(each for each in reversed(self.running) if account_of(each.namespace) == account)
 
     def _preempt(self, sequence: Sequence, plan: StepPlan, now: float) -> None:
         plan.drop(sequence)
@@ -193,18 +201,29 @@ class Scheduler:
         self.counters.num_preemptions += 1
 
     def _admit(self, plan: StepPlan, now: float) -> None:
-        """Start waiting sequences in order. One that lacks blocks may be overtaken, but only so often."""
+        """Start waiting sequences in order. One that lacks blocks may be overtaken, but only so often; one
+        that its account's ceiling holds up holds up nobody else.
+        """
         passed: list[Sequence] = []
-        # Looking at more than could run at once would make a long queue's every step slow.
-        for sequence in list(islice(self.waiting, self._limits.max_sequences)):
+        capped: set[Account] = set()
+        num_looked_at = 0
+        for sequence in list(self.waiting):
+            # Looking at more than could run at once would make a long queue's every step slow.
+            if num_looked_at == self._limits.max_sequences:
+                break
             if not plan.budget or len(self.running) >= self._limits.max_sequences:
                 break
+            if account_of(sequence.namespace) in capped:
+                continue
+            num_looked_at += 1
             if self._has_leader(sequence):
                 continue
             if self._start(sequence, plan, now):
                 for blocked in passed:
                     blocked.num_overtaken += 1
                 self.waiting.remove(sequence)
+            elif self._cache.device.ledger.is_capped(sequence.namespace):
+                capped.add(account_of(sequence.namespace))
             else:
                 passed.append(sequence)
             if any(blocked.num_overtaken >= self._limits.max_overtaken for blocked in passed):
@@ -217,7 +236,8 @@ class Scheduler:
             sequence.namespace,
             sequence.tokens.tobytes(),
             max_new=plan.budget,
-            num_required=sequence.num_tokens + reserve,
+            num_required=sequence.num_tokens,
+            num_spare=reserve,
             now=now,
             retention=sequence.retention,
         )

@@ -5,6 +5,7 @@ before the next one begins.
 """
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable
 
@@ -14,6 +15,7 @@ import zmq
 from engine.cache_messages import (
     CacheMessage,
     Forget,
+    Forgotten,
     ListNodes,
     Locate,
     Park,
@@ -58,6 +60,7 @@ class EngineService:
         self._socket = socket
         self._owners: dict[str, bytes] = {}  # request id -> the client it came from
         self._errands: list[tuple[bytes, Errand]] = []  # parks and prefetches that go on, and who waits
+        self._forgotten: list[tuple[bytes, Forgotten]] = []  # told when the disk has forgotten, too
         self._settlers: list[tuple[bytes, int]] = []  # who waits until nothing moves
         self._watchers: set[bytes] = set()  # clients that are told what happens in the cache
         self._encoder = msgspec.msgpack.Encoder()
@@ -90,8 +93,13 @@ class EngineService:
             return
         with contextlib.suppress(zmq.Again):
             while True:
-                client, frame = self._socket.recv_multipart(zmq.NOBLOCK)
-                self._handle(client, self._decoder.decode(frame))
+                client, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                try:
+                    message = self._decoder.decode(b"".join(frames))
+                except msgspec.MsgspecError as error:
+                    print(f"stemma: the engine was sent what it cannot read: {error}", file=sys.stderr)
+                    continue
+                self._handle(client, message)
 
     def _handle(self, client: bytes, message: ToEngine) -> None:
         match message:
@@ -125,7 +133,7 @@ class EngineService:
             case Prefetch():
                 self._errands.append((client, answers.prefetch(message, now)))
             case Forget():
-                self._send(client, answers.forget(message))
+                self._forgotten.append((client, answers.forget(message)))
             case Pin():
                 self._send(client, answers.pin(message, now))
             case Unpin():
@@ -141,6 +149,10 @@ class EngineService:
             self._send(client, self._core.answers.moved(errand, self._core.now))
         if done:
             self._errands = [item for item in self._errands if not item[1].movement.is_done]
+        if self._forgotten and not self._core.is_erasing:
+            for client, forgotten in self._forgotten:
+                self._send(client, forgotten)
+            self._forgotten.clear()
         if self._settlers and not self._core.is_moving:
             for client, ticket in self._settlers:
                 self._send(client, Settled(ticket=ticket))

@@ -40,7 +40,12 @@ class Traffic:
     @property
     def is_moving(self) -> bool:
         """Whether anything is out, or waits to be."""
-        return self._mover.num_pending > 0 or self._cache.num_waiting_writes > 0
+        return self._mover.num_pending > 0 or self._cache.num_waiting_writes > 0 or self.is_erasing
+
+    @property
+    def is_erasing(self) -> bool:
+        """Whether records of the disk are not gone yet that should be."""
+        return self._mover.num_erasing > 0 or self._cache.is_forgetting
 
     @property
     def is_disk_usable(self) -> bool:
@@ -88,7 +93,7 @@ class Traffic:
         """Hand out what the cache has planned, as far as the worker can use it. `is_busy` says that steps run
         beside it.
         """
-        self._mover.is_beside_steps = is_busy
+        self._mover.set_beside_steps(is_busy)
         erased = self._cache.take_erased()
         if erased:
             # Before any transfer that may write the same blocks anew.

@@ -82,10 +82,9 @@ def assemble(
     colder = []
     if sizes.num_host_blocks:
         colder.append(tree(Tier.HOST, sizes.num_host_blocks))
-    lost: list[BlockId] = []
     if sizes.num_disk_blocks:
         disk = tree(Tier.DISK, sizes.num_disk_blocks)
-        lost = restore_tree(disk, records or {}, fingerprint, now)
+        disk.ledger.freed.update(restore_tree(disk, records or {}, fingerprint, now))
         colder.append(disk)
     cache = TieredCache(
         device,
@@ -98,5 +97,4 @@ def assemble(
         num_kept_free=kept_free,
         events=events,
     )
-    cache.erase(lost)
     return cache, ages

@@ -5,7 +5,7 @@ another holds, are left out, and their places are free again.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from prefix_cache.hashing import block_name, root_name
 from prefix_cache.node import Namespace, Node
@@ -42,19 +42,18 @@ def restore_tree(
             placed.update(run)
             if below:
                 pending.append((node, below))
+    tree.ledger.take(placed)
     return [block for block in records if block not in placed]
 
 
 def path_records(
-    node: Node, first_block: int, tokens: bytes, block_size: int, fingerprint: bytes
+    namespaces: Sequence[Namespace], first_block: int, tokens: bytes, block_size: int, fingerprint: bytes
 ) -> tuple[BlockRecord, ...]:
-    """What the blocks of a path say of themselves, from the given one to the last that `tokens` reaches.
+    """What the blocks of the disk's path say of themselves, from the given one to the last of `tokens`.
 
-    `node` ends the path, or lies beyond; `tokens` are the path's from the root on.
+    `namespaces` has one for each block of that path, as it lies or will lie on the disk: the same tokens may
+    lie under other namespaces elsewhere, and have other names there.
     """
-    namespaces: list[Namespace] = []
-    for part in reversed(list(node.path())):
-        namespaces += [part.namespace] * len(part.blocks)
     name = root_name(fingerprint)
     records = []
     block_bytes = block_size * TOKEN_BYTES

@@ -5,7 +5,7 @@ always the number of blocks: free ones lie in the pool, cached ones in nodes wit
 held.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from prefix_cache.blocks import BlockPool
@@ -26,6 +26,7 @@ class _Share:
     queue: EvictionQueue
     num_owned: int = 0  # cached or held
     num_cached: int = 0
+    num_pinned: int = 0
 
     @property
     def num_evictable(self) -> int:
@@ -43,12 +44,18 @@ class Ledger:
         policy: EvictionPolicy,
         quotas: Mapping[Account, Quota],
         on_evict: Callable[[Node, int], None],
+        *,
+        tells_freed: bool,
     ) -> None:
-        """`on_evict` is told of a node and how many blocks it loses from its end, before it loses them."""
+        """`on_evict` is told of a node and how many blocks it loses from its end, before it loses them.
+        `tells_freed` says whether anybody looks at `freed`.
+        """
         self.num_evicted = 0  # blocks, since the start
         self.num_cached = 0  # blocks of nodes without locks
         self.num_locked_tokens = 0  # tokens of nodes with locks
         self.num_pinned = 0  # blocks of nodes with pins
+        self.freed: set[BlockId] = set()  # since somebody looked, and not handed out again
+        self._tells_freed = tells_freed
         self._block_size = block_size
         self._pool = BlockPool(num_blocks)
         self._queue = policy.make_queue()  # of everybody without a quota
@@ -78,15 +85,22 @@ class Ledger:
 
     def num_available(self, namespace: Namespace) -> int:
         """Blocks that could be handed out to a namespace, by evicting if need be."""
-        if not self._shares:
-            return self.num_free + self.num_cached
-        own = self._share(namespace)
-        others = [share for share in self._shares.values() if share is not own]
-        kept = sum(share.num_cached - share.num_evictable for share in others)
-        num_available = self.num_free + self.num_cached - kept
-        if own is not None and own.quota.ceiling_blocks is not None:
-            num_available = min(num_available, own.quota.ceiling_blocks - own.num_owned + own.num_cached)
-        return num_available
+        return min(self._num_in_pool(namespace), self._num_below_ceiling(namespace))
+
+    def has_room(self, namespace: Namespace, num_blocks: int, num_spare: int = 0) -> bool:
+        """Whether so many blocks could be handed out to a namespace, and the pool had some to spare then."""
+        return num_blocks + num_spare <= self._num_in_pool(
+            namespace
+        ) and num_blocks <= self._num_below_ceiling(namespace)
+
+    def is_capped(self, namespace: Namespace) -> bool:
+        """Whether it is the account's own ceiling that it would come up against first."""
+        return self._num_below_ceiling(namespace) < self._num_in_pool(namespace)
+
+    def num_pinned_of(self, namespace: Namespace) -> int:
+        """Blocks of a namespace's account with pins; 0 for accounts without a quota."""
+        share = self._share(namespace)
+        return 0 if share is None else share.num_pinned
 
     def allocate(self, num_blocks: int, namespace: Namespace) -> list[BlockId]:
         """Hand out blocks, evicting what goes next. Raises OutOfBlocks when too few are available."""
@@ -98,11 +112,17 @@ class Ledger:
         blocks = self._pool.allocate(num_blocks)
         if own is not None:
             own.num_owned += len(blocks)
+        self.freed.difference_update(blocks)
         return blocks
 
+    def take(self, blocks: Collection[BlockId]) -> None:
+        """Hand out these very blocks."""
+        self._pool.take(blocks)
+
     def adopt(self, node: Node) -> None:
-        """Count an unlocked node whose blocks held something before this ledger began."""
-        self._pool.take(node.blocks)
+        """Count an unlocked node whose blocks, which `take` has taken, held something before this ledger
+        began.
+        """
         share = self._share(node.namespace)
         if share is not None:
             share.num_owned += len(node.blocks)
@@ -112,6 +132,8 @@ class Ledger:
     def free(self, blocks: list[BlockId], namespace: Namespace) -> None:
         """Take back blocks that no node has."""
         self._pool.free(blocks)
+        if self._tells_freed:
+            self.freed.update(blocks)
         share = self._share(namespace)
         if share is not None:
             share.num_owned -= len(blocks)
@@ -145,7 +167,7 @@ class Ledger:
         self.lock(node)
         for part in node.path():
             if part.num_pins == 0:
-                self.num_pinned += len(part.blocks)
+                self._count_pinned(part, len(part.blocks))
             part.num_pins += 1
 
     def unpin(self, node: Node) -> None:
@@ -153,7 +175,7 @@ class Ledger:
         for part in node.path():
             part.num_pins -= 1
             if part.num_pins == 0:
-                self.num_pinned -= len(part.blocks)
+                self._count_pinned(part, -len(part.blocks))
         self.unlock(node)
 
     def offer(self, node: Node) -> None:
@@ -199,6 +221,7 @@ class Ledger:
             )
             assert share.num_owned == sum(len(node.blocks) for node in own) + num_private
             assert share.num_cached == sum(len(node.blocks) for node in own if not node.num_locks)
+            assert share.num_pinned == sum(len(node.blocks) for node in own if node.num_pins)
             assert share.num_owned <= self.ceiling_of(account), "an account has more than its ceiling"
 
     def _share(self, namespace: Namespace) -> _Share | None:
@@ -213,6 +236,28 @@ class Ledger:
         share = self._share(node.namespace)
         if share is not None:
             share.num_cached += num_blocks
+
+    def _count_pinned(self, node: Node, num_blocks: int) -> None:
+        self.num_pinned += num_blocks
+        share = self._share(node.namespace)
+        if share is not None:
+            share.num_pinned += num_blocks
+
+    def _num_in_pool(self, namespace: Namespace) -> int:
+        """Blocks that are free, or that a namespace may take from who has them cached."""
+        num_in_pool = self.num_free + self.num_cached
+        if self._shares:
+            own = self._share(namespace)
+            others = [share for share in self._shares.values() if share is not own]
+            num_in_pool -= sum(share.num_cached - share.num_evictable for share in others)
+        return num_in_pool
+
+    def _num_below_ceiling(self, namespace: Namespace) -> int:
+        """Blocks that an account may have beside those that it holds."""
+        own = self._share(namespace)
+        if own is None or own.quota.ceiling_blocks is None:
+            return self._pool.num_blocks
+        return own.quota.ceiling_blocks - own.num_owned + own.num_cached
 
     def _make_room_below(self, own: _Share, num_blocks: int) -> None:
         """Evict an account's own blocks until it has at most so many, as far as it goes."""

@@ -120,6 +120,11 @@ class Node:
         """Tokens on the path above this run."""
         return sum(node.num_tokens for node in self.path()) - self.num_tokens
 
+    def path_namespaces(self) -> list[Namespace]:
+        """The namespace of each block from the root to the end of this run."""
+        parts = reversed(list(self.path()))
+        return [part.namespace for part in parts for _ in part.blocks]
+
     def path_tokens(self) -> bytes:
         """All tokens from the root to the end of this run, packed."""
         return b"".join(reversed([node.tokens for node in self.path()]))

@@ -72,7 +72,9 @@ class PathTree:
         self.tier = tier
         self.block_size = block_size
         self.num_blocks = num_blocks
-        self.ledger = Ledger(num_blocks, block_size, policy, quotas or {}, on_evict)
+        self.ledger = Ledger(
+            num_blocks, block_size, policy, quotas or {}, on_evict, tells_freed=tier is Tier.DISK
+        )
         self.root = Node(namespace=b"")
         self.serials = count(1)
 
@@ -84,11 +86,15 @@ class PathTree:
     def hold(self, namespace: Namespace, tokens: bytes) -> Hold:
         """Lock the path of what lies in the tree of a prefix, so that its blocks can be read."""
         found = self.find(namespace, bytearray(tokens))
-        node = found.tail or found.node
+        node = found.node if found.tail is None else self.first_block(found.tail)
         self.ledger.lock(node)
         num_tokens = found.num_tokens + found.num_tail_tokens
         blocks = [block for part in reversed(list(node.path())) for block in part.blocks]
-        return Hold(node, tuple(blocks[: self.num_blocks_for(num_tokens)]), num_tokens)
+        return Hold(node, tuple(blocks), num_tokens)
+
+    def first_block(self, node: Node) -> Node:
+        """A run's first block as a node of its own, so that holding it holds nothing else of the run."""
+        return node.split(1, self.block_size, next(self.serials)) if len(node.blocks) > 1 else node
 
     def let_go(self, hold: Hold, *, now: float | None = None) -> None:
         """Undo a `hold`. `now` marks the path as used."""
@@ -116,72 +122,83 @@ class PathTree:
             return found.tail.num_tokens > found.num_tail_tokens or not found.tail.is_leaf
         return SHARED in found.node.children or namespace in found.node.children
 
-    def drop(
-        self,
-        namespace: Namespace,
-        tokens: bytes,
-        *,
-        num_kept: int = 0,
-        rested_since: float = float("inf"),
-    ) -> list[BlockId]:
-        """Remove from the end of a path what nobody holds and nothing hangs from; returns the blocks.
-
-        The blocks of the first `num_kept` tokens stay, and so does what was used after `rested_since`.
+    def drop(self, namespace: Namespace, tokens: bytes, *, rested_since: float = float("inf")) -> None:
+        """Let a path leave, from its end up, as long as nobody holds it, nothing hangs from it, and it was
+        not used after `rested_since`.
         """
-        end_kept = self.num_blocks_for(num_kept) * self.block_size
-        self.find(namespace, bytearray(tokens[: end_kept * TOKEN_BYTES]))  # splits the path there
         found = self.find(namespace, bytearray(tokens))
         node = found.node
         if found.tail is not None and found.tail.num_tokens == found.num_tail_tokens:
             node = found.tail
-        blocks: list[BlockId] = []
         while (
             not node.is_root
             and is_evictable(node)
             and node.namespace == namespace
             and node.last_used <= rested_since
-            and node.num_tokens_before >= num_kept
         ):
             parent = node.parent
             assert parent is not None, "only the root has no parent"
-            blocks += node.blocks
             self.ledger.remove(node)
             node = parent
-        return blocks
 
-    def cut(self, namespace: Namespace, tokens: bytes) -> list[BlockId]:
+    def cut(self, namespace: Namespace, tokens: bytes) -> None:
         """Remove all that lies at and below the last block of a path, unless somebody holds it."""
         start = (len(tokens) // TOKEN_BYTES - 1) // self.block_size * self.block_size
         above = self.find(namespace, bytearray(tokens[: start * TOKEN_BYTES])).node
         child, length = above.nearest_child(namespace, bytearray(tokens[start * TOKEN_BYTES :]))
         if child is None or length < len(tokens) // TOKEN_BYTES - start or child.num_locks:
-            return []
-        blocks: list[BlockId] = []
-        for node in reversed([child, *child.walk()]):
-            blocks += node.blocks
-            self.ledger.remove(node)
-        return blocks
+            return
+        self._clear_below(child)
+        self.ledger.remove(child)
 
-    def unshare(self, tokens: bytes) -> tuple[list[BlockId], bool]:
-        """Take a shared path away, from its end up to what pins keep, with all that tenants hung from it.
+    def remove(self, namespace: Namespace, tokens: bytes, num_kept: int) -> tuple[int, bool]:
+        """Take a path away for good, from its end up, but for the blocks of its first `num_kept` tokens; with
+        all that hangs below its end, and below a shared path at every place.
 
-        Returns the blocks, and whether nothing is left that somebody holds: else it is to be tried again.
+        Returns how many blocks became free, and whether nothing is left that somebody holds: else it is to
+        be tried again. What pins keep, and where others part from the path, is left.
         """
-        node = self.find(SHARED, bytearray(tokens)).node
-        blocks: list[BlockId] = []
-        while not node.is_root and node.num_pins == 0:
+        end_kept = self.num_blocks_for(num_kept) * self.block_size
+        self.find(namespace, bytearray(tokens[: end_kept * TOKEN_BYTES]))  # splits the path there
+        found = self.find(namespace, bytearray(tokens))
+        num_found = found.num_tokens + found.num_tail_tokens
+        is_exhausted = num_found == len(tokens) // TOKEN_BYTES
+        node, num_freed = found.node, 0
+        if found.tail is not None and (is_exhausted or found.tail.num_tokens == found.num_tail_tokens):
+            node = found.tail
+        takes_below = is_exhausted or namespace == SHARED
+        while (
+            not node.is_root
+            and node.namespace == namespace
+            and node.num_pins == 0
+            and node.num_tokens_before >= num_kept
+        ):
             parent = node.parent
             assert parent is not None, "only the root has no parent"
-            for below in reversed(list(node.walk())):
-                if below.num_locks == 0 and below.is_leaf:
-                    blocks += below.blocks
-                    self.ledger.remove(below)
-            if node.num_locks or not node.is_leaf:
-                return blocks, False
-            blocks += node.blocks
+            if takes_below:
+                num_freed += self._clear_below(node)
+            takes_below = namespace == SHARED
+            if node.num_locks:
+                return num_freed, False
+            if not node.is_leaf:
+                break
+            num_freed += len(node.blocks)
             self.ledger.remove(node)
             node = parent
-        return blocks, True
+        return num_freed, True
+
+    def pinned_length(self, namespace: Namespace, tokens: bytes) -> int:
+        """How many leading tokens of a prefix pins keep."""
+        found = self.find(namespace, bytearray(tokens))
+        node = found.tail or found.node
+        while not node.is_root and node.num_pins == 0:
+            assert node.parent is not None, "only the root has no parent"
+            node = node.parent
+        return (
+            0
+            if node.is_root
+            else min(node.num_tokens_before + node.num_tokens, found.num_tokens + found.num_tail_tokens)
+        )
 
     def pin(self, namespace: Namespace, tokens: bytes) -> Hold:
         """Hold a path for as long as a pin lasts; see `unpin`."""
@@ -228,3 +245,12 @@ class PathTree:
                 node = child.split(num_blocks, self.block_size, next(self.serials))
                 position += num_blocks * self.block_size
             return Match(node, position, child if num_tail else None, num_tail)
+
+    def _clear_below(self, node: Node) -> int:
+        """Remove all that hangs below a node and that nobody holds; returns the number of blocks."""
+        num_freed = 0
+        for below in reversed(list(node.walk())):
+            if is_evictable(below):
+                num_freed += len(below.blocks)
+                self.ledger.remove(below)
+        return num_freed

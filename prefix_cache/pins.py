@@ -30,6 +30,7 @@ class Pins:
     def __init__(self, tree: PrefixCache, num_kept_free: int) -> None:
         """`num_kept_free` blocks are never pinned, nor are those that floors keep."""
         self._tree = tree
+        self._num_kept_free = num_kept_free
         self._limit = max(0, tree.num_blocks - num_kept_free - tree.ledger.num_reserved)
         self._pins: dict[str, _Pin] = {}
 
@@ -44,13 +45,18 @@ class Pins:
         """
         self.end(name)
         hold = self._tree.pin(namespace, tokens)
-        num_pinned = self._tree.ledger.num_pinned
-        if num_pinned > self._limit:
-            self._tree.unpin(hold)
-            raise PinsFull(
-                f"{num_pinned} blocks would be pinned, and at most {self._limit} may be: "
-                "the rest is kept for requests"
-            )
+        ledger = self._tree.ledger
+        own_limit = max(0, ledger.ceiling_of(namespace) - self._num_kept_free)
+        for num_pinned, limit in (
+            (ledger.num_pinned, self._limit),
+            (ledger.num_pinned_of(namespace), own_limit),
+        ):
+            if num_pinned > limit:
+                self._tree.unpin(hold)
+                raise PinsFull(
+                    f"{num_pinned} blocks would be pinned, and at most {limit} may be: "
+                    "the rest is kept for requests"
+                )
         self._pins[name] = _Pin(hold, until)
         return hold
 

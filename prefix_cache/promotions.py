@@ -12,7 +12,7 @@ from prefix_cache.disk_index import path_records
 from prefix_cache.lease import Lease
 from prefix_cache.node import Namespace
 from prefix_cache.paths import Hold
-from prefix_cache.plan import BlockCopy, BlockId, BlockRecord, Tier, Transfer
+from prefix_cache.plan import BlockCopy, BlockRecord, Tier, Transfer
 from prefix_cache.tokens import TOKEN_BYTES
 from prefix_cache.tree import PrefixCache
 
@@ -161,7 +161,7 @@ class Promotions:
         del self._loadings[loading.lease]
         return loading
 
-    def cut_damaged(self, transfer: Transfer, num_done: int) -> list[BlockId]:
+    def cut_damaged(self, transfer: Transfer, num_done: int) -> None:
         """Remove the block that follows the first `num_done` of a transfer that is out, and all below it.
 
         Not while this or another transfer holds it; then the next reader finds it again.
@@ -169,9 +169,8 @@ class Promotions:
         loading, part = self._out[transfer]
         end = min(part.start + (num_done + 1) * part.tree.block_size, part.end)
         part.tree.let_go(part.hold)
-        blocks = part.tree.cut(loading.lease.namespace, loading.tokens[: end * TOKEN_BYTES])
+        part.tree.cut(loading.lease.namespace, loading.tokens[: end * TOKEN_BYTES])
         part.hold = part.tree.hold(loading.lease.namespace, loading.tokens)
-        return blocks
 
     def _part(self, lease: Lease, tokens: bytes, piece: Piece) -> Part:
         tree, block_size = piece.tree, piece.tree.block_size
@@ -191,5 +190,6 @@ class Promotions:
         records: tuple[BlockRecord, ...] = ()
         if tree.tier is Tier.DISK:
             held = hold.node.path_tokens()[: len(hold.blocks) * block_size * TOKEN_BYTES]
-            records = path_records(hold.node, first, held, block_size, self._fingerprint)
+            namespaces = hold.node.path_namespaces()
+            records = path_records(namespaces, first, held, block_size, self._fingerprint)
         return Part(Transfer(tree.tier, Tier.DEVICE, copies, records), tree, hold, start, piece.end)

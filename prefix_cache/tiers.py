@@ -67,9 +67,8 @@ class TieredCache:
         self._promotions = Promotions(fingerprint)
         self._writes = Writes((device, *colder), fingerprint, self.events, disk_for_all=disk_for_all)
         self._prefetches: dict[Lease, Movement] = {}
-        self._unshared: list[bytes] = []  # shared prefixes that go as soon as nobody holds them
-        self._erased: list[BlockId] = []  # disk blocks whose records must go
-        self._is_pressed = False  # a running sequence lacks blocks: no new copy may hold any
+        self._leaving: list[Prefix] = []  # forgotten prefixes that go as soon as nobody holds them
+        self._lacking: set[Lease] = set()  # leases that could not grow: no new copy may hold blocks
 
     @property
     def block_size(self) -> int:
@@ -80,6 +79,11 @@ class TieredCache:
     def num_blocks(self) -> int:
         """Blocks on the device."""
         return self.device.num_blocks
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether a sequence that runs lacks blocks."""
+        return bool(self._lacking)
 
     @property
     def num_moving(self) -> int:
@@ -109,6 +113,7 @@ class TieredCache:
         max_new: int,
         num_required: int,
         now: float,
+        num_spare: int = 0,
         retention: Retention = PLAIN,
     ) -> Lease | None:
         """As PrefixCache.acquire; what colder tiers have is brought into the lease if that pays.
@@ -128,6 +133,7 @@ class TieredCache:
             tokens,
             max_new=ahead + max_new,
             num_required=num_required,
+            num_spare=num_spare,
             now=now,
             retention=retention,
             whole_blocks=bool(pieces),
@@ -158,7 +164,10 @@ class TieredCache:
     def grow(self, lease: Lease, num_tokens: int) -> bool:
         """As PrefixCache.grow."""
         is_grown = self.device.grow(lease, num_tokens)
-        self._is_pressed = not is_grown
+        if is_grown:
+            self._lacking.discard(lease)
+        else:
+            self._lacking.add(lease)
         return is_grown
 
     def commit(self, lease: Lease, tokens: bytes) -> None:
@@ -170,7 +179,7 @@ class TieredCache:
 
     def release(self, lease: Lease, now: float) -> None:
         """As PrefixCache.release. A lease that loads is let go when the copies that run have ended."""
-        self._is_pressed = False
+        self._lacking.discard(lease)
         if not self.is_loading(lease) or self._promotions.abandon(lease):
             self._rest(lease, now)
 
@@ -193,7 +202,7 @@ class TieredCache:
         taken: list[Transfer] = []
         while len(taken) < max_transfers and (transfer := self._promotions.take()) is not None:
             taken.append(transfer)
-        if len(taken) < max_transfers and not self._is_pressed:
+        if len(taken) < max_transfers and not self.is_pressed:
             transfer = self._writes.take(now)
             if transfer is not None:
                 taken.append(transfer)
@@ -204,23 +213,27 @@ class TieredCache:
         of the next one was not what it should have been.
         """
         if not self._promotions.knows(transfer):
-            for prefix in self._writes.finish(transfer, num_done, now):
-                self.forget(prefix.namespace, prefix.tokens, prefix.num_kept)
-            return
-        if is_damaged:
-            self.counters.num_damaged_blocks += 1
-            self._erased += self._promotions.cut_damaged(transfer, num_done)
-        loading = self._promotions.finish(transfer, num_done, now)
-        if loading is not None:
-            self._end_loading(loading, now)
+            self._writes.finish(transfer, num_done, now)
+        else:
+            self._finish_promotion(transfer, num_done, now, is_damaged=is_damaged)
+        self._retry_leaving()
 
-    def erase(self, blocks: Iterable[BlockId]) -> None:
-        """Let the records of blocks of the disk that no tree has go."""
-        self._erased += blocks
+    @property
+    def is_forgetting(self) -> bool:
+        """Whether records are to be erased, or a copy keeps something that was forgotten from going."""
+        disk = self.tree(Tier.DISK)
+        has_erased = disk is not None and bool(disk.ledger.freed)
+        return has_erased or bool(self._leaving and self.num_moving)
 
     def take_erased(self) -> list[BlockId]:
-        """Blocks of the disk whose records must go, since the last call."""
-        erased, self._erased = self._erased, []
+        """Blocks of the disk that became free since the last call, and whose records must go: what they say
+        would be found again after a restart.
+        """
+        disk = self.tree(Tier.DISK)
+        if disk is None or not disk.ledger.freed:
+            return []
+        erased = sorted(disk.ledger.freed)
+        disk.ledger.freed.clear()
         return erased
 
     def refuse_writes(self, tier: Tier, message: str) -> None:
@@ -230,8 +243,7 @@ class TieredCache:
     def tend(self, now: float) -> None:
         """Park what has rested long enough, and end pins whose time is over. To be called now and then."""
         self.pins.expire(now)
-        if self._unshared:
-            self._unshare()
+        self._retry_leaving()
         for node, persists in self._resting.due(now):
             tiers = self._writes.tiers_for(persists)
             if tiers:
@@ -277,41 +289,33 @@ class TieredCache:
         return movement
 
     def forget(self, namespace: Namespace, tokens: bytes, num_kept: int = 0) -> Mapping[Tier, int]:
-        """Drop from every tier what a prefix alone holds, but for its first `num_kept` tokens; answers the
-        blocks that became free. What is being written of it is dropped when the copy has ended.
+        """Take a prefix away from every tier, but for its first `num_kept` tokens and what others part from;
+        answers the blocks that became free at once. What is in use, or being copied, goes when it is not.
 
         A prefix that was shared goes with all that hangs from it: left where it is, it would tell tenants of
-        each other. What is in use goes when it is not any more.
+        each other.
         """
-        if namespace == SHARED:
-            self._unshared.append(tokens)
-            return self._unshare()
-        self._writes.forget(Prefix(namespace, tokens, num_kept))
-        freed = {}
-        for tree in (self.device, *self.colder):
-            blocks = tree.drop(namespace, tokens, num_kept=num_kept)
-            freed[tree.tier] = len(blocks)
-            if tree.tier is Tier.DISK:
-                self._erased += blocks
+        prefix = Prefix(namespace, tokens, num_kept)
+        freed, is_gone = self._remove(prefix)
+        if not is_gone:
+            self._leaving.append(prefix)
         return freed
 
-    def _unshare(self) -> Mapping[Tier, int]:
-        """Take away what is shared no longer, as far as nobody holds it."""
-        freed = dict.fromkeys((tree.tier for tree in (self.device, *self.colder)), 0)
-        remaining = []
-        for tokens in self._unshared:
-            self._writes.forget(Prefix(SHARED, tokens))
-            is_gone = True
-            for tree in (self.device, *self.colder):
-                blocks, is_clear = tree.unshare(tokens)
-                is_gone = is_gone and is_clear
-                freed[tree.tier] += len(blocks)
-                if tree.tier is Tier.DISK:
-                    self._erased += blocks
-            if not is_gone:
-                remaining.append(tokens)
-        self._unshared = remaining
-        return freed
+    def _retry_leaving(self) -> None:
+        self._leaving = [prefix for prefix in self._leaving if not self._remove(prefix)[1]]
+
+    def _remove(self, prefix: Prefix) -> tuple[Mapping[Tier, int], bool]:
+        """Take away of a prefix what nobody holds; and whether nothing is left that somebody holds."""
+        if prefix.namespace == SHARED:
+            # The colder tiers know no pins: what another shared prefix keeps here stays there, too.
+            kept = max(prefix.num_kept, self.device.pinned_length(SHARED, prefix.tokens))
+            prefix = Prefix(SHARED, prefix.tokens, kept)
+        self._writes.forget(prefix)
+        freed, is_gone = {}, True
+        for tree in (self.device, *self.colder):
+            freed[tree.tier], is_clear = tree.remove(prefix.namespace, prefix.tokens, prefix.num_kept)
+            is_gone = is_gone and is_clear
+        return freed, is_gone
 
     def check_invariants(self, leases: Iterable[Lease]) -> None:
         """Assert what must always hold in every tier, given every lease that is out but our own. Slow."""
@@ -341,7 +345,17 @@ class TieredCache:
         self._resting.add(node, retention.persists, now)
         tokens = node.path_tokens()
         for tier in self._writes.tiers_for(retention.persists):
+            if tier is Tier.DISK and lease.namespace == SHARED:
+                continue  # it is computed anew at each start, and must not outlive its being shared
             self._writes.add(Write(lease.namespace, tokens, tier))
+
+    def _finish_promotion(self, transfer: Transfer, num_done: int, now: float, *, is_damaged: bool) -> None:
+        if is_damaged:
+            self.counters.num_damaged_blocks += 1
+            self._promotions.cut_damaged(transfer, num_done)
+        loading = self._promotions.finish(transfer, num_done, now)
+        if loading is not None:
+            self._end_loading(loading, now)
 
     def _end_loading(self, loading: Loading, now: float) -> None:
         """Everything that a lease waited for has arrived, or will not."""

@@ -24,6 +24,7 @@ class _Asked:
     namespace: Namespace
     tokens: bytes
     num_required: int
+    num_spare: int
     retention: Retention
     now: float
 
@@ -65,19 +66,20 @@ class PrefixCache(PathTree):
         max_new: int,
         num_required: int,
         now: float,
+        num_spare: int = 0,
         retention: Retention = PLAIN,
         whole_blocks: bool = False,
     ) -> Lease | None:
         """Hold the longest cached prefix of `tokens`, and blocks for up to `max_new` of the tokens after it.
 
         At least one token is left to compute: without it there are no logits. None, with nothing held, when
-        blocks for `num_required` tokens in all cannot be had now. A match that ends inside a block plans a
-        copy, or takes the block over when it is nobody's and ends where the match does; with `whole_blocks`
-        it is cut down to the block's start instead.
+        blocks for `num_required` tokens in all cannot be had now, with room for `num_spare` more in the pool.
+        A match that ends inside a block plans a copy, or takes the block over when it is nobody's and ends
+        where the match does; with `whole_blocks` it is cut down to the block's start instead.
         """
         found = self.find(namespace, bytearray(tokens[:-TOKEN_BYTES]))
         without_tail = Match(found.node, found.num_tokens, None, 0)
-        asked = _Asked(namespace, tokens, num_required, retention, now)
+        asked = _Asked(namespace, tokens, num_required, num_spare, retention, now)
         lease = self._hold(without_tail if whole_blocks else found, asked)
         if lease is None and found.tail is not None:
             # The block that the match ends in may be the very one that must make room.
@@ -92,7 +94,7 @@ class PrefixCache(PathTree):
     def grow(self, lease: Lease, num_tokens: int) -> bool:
         """Add blocks until there are slots for `num_tokens`. False, changing nothing, if too few are left."""
         num_missing = self.num_blocks_for(num_tokens) - len(lease.blocks)
-        if num_missing > self.ledger.num_available(lease.namespace):
+        if num_missing > 0 and not self.ledger.has_room(lease.namespace, num_missing):
             return False
         lease.blocks += self.ledger.allocate(num_missing, lease.namespace)
         return True
@@ -162,12 +164,18 @@ class PrefixCache(PathTree):
 
     def _hold(self, found: Match, asked: _Asked) -> Lease | None:
         """Lock a match and turn it into a lease without new blocks, if what it lacks can be had."""
-        tail, namespace, retention = found.tail, asked.namespace, asked.retention
-        takes_over = tail is not None and not retention.is_side and self._can_take_over(found, namespace)
+        namespace, retention = asked.namespace, asked.retention
+        tail = None if found.tail is None else self.first_block(found.tail)
+        takes_over = (
+            tail is not None
+            and not retention.is_side
+            and self._can_take_over(tail, found.num_tail_tokens, namespace)
+        )
         holder = found.node if tail is None else tail
         self.ledger.lock(holder)
         num_blocks = self.num_blocks_for(found.num_tokens) + takes_over
-        if self.num_blocks_for(asked.num_required) - num_blocks > self.ledger.num_available(namespace):
+        num_missing = self.num_blocks_for(asked.num_required) - num_blocks
+        if not self.ledger.has_room(namespace, num_missing, self.num_blocks_for(asked.num_spare)):
             self.ledger.unlock(holder)
             return None
         node = holder if takes_over else found.node
@@ -193,11 +201,9 @@ class PrefixCache(PathTree):
             part.num_uses += 1
             part.priority = max(part.priority, retention.priority)
 
-    def _can_take_over(self, found: Match, namespace: Namespace) -> bool:
+    def _can_take_over(self, tail: Node, num_matched: int, namespace: Namespace) -> bool:
         """Whether the block that a match ends in may be written further by the lease that matched it."""
-        tail = found.tail
-        assert tail is not None
-        is_whole = tail.num_tokens == found.num_tail_tokens
+        is_whole = tail.num_tokens == num_matched
         return is_whole and tail.is_leaf and tail.num_locks == 0 and tail.namespace == namespace
 
     def _plan_copy(self, lease: Lease, source: Node, num_tokens: int) -> None:

@@ -22,6 +22,7 @@ from prefix_cache.tree import PrefixCache
 __all__ = ["Chunk", "Prefix", "Write", "Writes"]
 
 _CHUNK_BLOCKS = 32
+_FORGOTTEN = "it was forgotten meanwhile"
 _MAX_WAITING = 1024  # prefixes; beyond, the oldest that nobody waits for is forgotten
 
 
@@ -45,12 +46,11 @@ class Write:
     movement: Movement | None = None
 
     def belongs_to(self, prefix: Prefix) -> bool:
-        """Whether all that this writes is of a prefix, and some of it beyond what is kept of that."""
+        """Whether this writes anything of a prefix beyond what is kept of that."""
         return (
-            self.movement is None
-            and self.namespace == prefix.namespace
-            and len(self.tokens) > prefix.num_kept * TOKEN_BYTES
-            and prefix.tokens.startswith(self.tokens)
+            self.namespace == prefix.namespace
+            and min(len(self.tokens), len(prefix.tokens)) > prefix.num_kept * TOKEN_BYTES
+            and (prefix.tokens.startswith(self.tokens) or self.tokens.startswith(prefix.tokens))
         )
 
 
@@ -91,7 +91,7 @@ class Writes:
         self._waiting: deque[Write] = deque()
         self._refused: dict[Tier, str] = {}  # tiers that take nothing more, and why
         self._out: dict[Transfer, Chunk] = {}  # one at most
-        self._forgotten: list[Prefix] = []  # of which a chunk is out
+        self._forgotten: set[Write] = set()  # of which a chunk is out
 
     @property
     def num_waiting(self) -> int:
@@ -132,9 +132,13 @@ class Writes:
             self._waiting.appendleft(write)
 
     def forget(self, prefix: Prefix) -> None:
-        """Drop the writes of a prefix, or of a part of it that is longer than what is kept."""
+        """End the writes of a prefix, or of a part of it that is longer than what is kept."""
+        ended = [write for write in self._waiting if write.belongs_to(prefix)]
         self._waiting = deque(write for write in self._waiting if not write.belongs_to(prefix))
-        self._forgotten += [prefix for chunk in self.chunks if chunk.write.belongs_to(prefix)]
+        for write in ended:
+            if write.movement is not None:
+                write.movement.end(_FORGOTTEN)
+        self._forgotten.update(chunk.write for chunk in self.chunks if chunk.write.belongs_to(prefix))
 
     def take(self, now: float) -> Transfer | None:
         """The next chunk to write. One at a time, so that none is written twice, or held by another's chunk
@@ -150,8 +154,8 @@ class Writes:
             self._end(write)
         return None
 
-    def finish(self, transfer: Transfer, num_done: int, now: float) -> list[Prefix]:
-        """A chunk is over; answers the prefixes that were forgotten meanwhile, to be forgotten again."""
+    def finish(self, transfer: Transfer, num_done: int, now: float) -> None:
+        """A chunk is over."""
         chunk = self._out.pop(transfer)
         write, lease, movement = chunk.write, chunk.lease, chunk.write.movement
         chunk.commit(num_done)
@@ -159,14 +163,14 @@ class Writes:
         chunk.let_go(now)
         if movement is not None:
             movement.num_moved_blocks += num_done
-        forgotten, self._forgotten = self._forgotten, []
-        if forgotten:
-            return forgotten
-        if num_done == len(transfer.copies):
+        if write in self._forgotten:
+            self._forgotten.discard(write)
+            if movement is not None:
+                movement.end(_FORGOTTEN)
+        elif num_done == len(transfer.copies):
             self._waiting.appendleft(write)
         elif movement is not None:
             movement.end(f"the {write.tier.value} tier could not be written")
-        return []
 
     def _forget_oldest(self) -> None:
         oldest = next((each for each in self._waiting if each.movement is None), None)
@@ -223,7 +227,9 @@ class Writes:
         )
         records: tuple[BlockRecord, ...] = ()
         if target.tier is Tier.DISK:
-            records = path_records(hold.node, first, tokens, block_size, self._fingerprint)
+            namespaces = lease.node.path_namespaces()
+            namespaces += [write.namespace] * (len(lease.blocks) - len(namespaces))
+            records = path_records(namespaces, first, tokens, block_size, self._fingerprint)
         transfer = Transfer(source.tier, target.tier, copies, records)
         return transfer, Chunk(write, source, target, hold, lease, hold.num_tokens)
 

@@ -12,6 +12,7 @@ class StillMover:
     def __init__(self) -> None:
         self.is_stuck = False
         self.is_beside_steps = False
+        self.num_erasing = 0
         self.is_disk_usable = True
         self.fails_with: str | None = None
         self.submitted: list[Transfer] = []
@@ -25,6 +26,9 @@ class StillMover:
 
     def erase(self, blocks: Sequence[BlockId]) -> None:
         self.erased += blocks
+
+    def set_beside_steps(self, is_beside: bool) -> None:
+        self.is_beside_steps = is_beside
 
     def arrivals(self) -> list[Arrival]:
         if self.is_stuck:

@@ -226,9 +226,11 @@ async def test_what_is_forgotten_while_it_is_written_is_gone_when_the_copy_ends(
     while not mover.submitted:
         await engine.stats()
 
-    await engine.forget(ANN, pack(PROMPT))
+    forgetting = asyncio.create_task(engine.forget(ANN, pack(PROMPT)))
+    await engine.stats()
+    assert not forgetting.done()
     mover.is_stuck = False
-    await engine.settle()
+    await asyncio.wait_for(forgetting, 10)
 
     for tree in (core.cache.device, *core.cache.colder):
         assert tree.ledger.num_free == tree.num_blocks

@@ -390,15 +390,18 @@ def test_what_was_erased_is_gone_after_reopening(tiers: Tiers) -> None:
     assert set(tiers.reopened_records()) == {2}
 
 
-def test_erasing_and_demoting_keep_their_order(tiers: Tiers) -> None:
-    tiers.pool.may_read.clear()
+def test_what_is_erased_can_be_written_at_once(tiers: Tiers) -> None:
     tiers.submit(DEVICE, DISK, {1: 1, 2: 2}, "ab")
+    while tiers.mover.num_pending:
+        tiers.next_arrivals()
+    tiers.pool.may_read.clear()
     tiers.mover.erase([BlockId(1), BlockId(2)])
     tiers.submit(DEVICE, DISK, {3: 2}, "c")
     tiers.pool.may_read.set()
     while tiers.mover.num_pending:
         tiers.next_arrivals()
 
+    assert tiers.mover.num_erasing == 0
     assert tiers.reopened_records() == {2: record("c")}
 
 

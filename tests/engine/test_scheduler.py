@@ -6,6 +6,7 @@ from engine.errors import RequestRefused
 from engine.scheduler import Limits
 from engine.sequence import SamplingParams
 from engine.step import Step
+from prefix_cache.quota import Quota
 from tests.simulation.harness import Simulation
 
 
@@ -39,6 +40,54 @@ def test_decodes_come_before_prefill_and_prefill_is_chunked() -> None:
     steps = [spans_of(sim.step()) for _ in range(3)]
 
     assert steps == [{"old": 1, "new": 15}] * 2 + [{"old": 1, "new": 10}]
+
+
+def test_a_tenant_at_its_ceiling_holds_up_nobody_else() -> None:
+    """However many of its requests wait, and however often they are overtaken."""
+    sim = simulation(max_sequences=4, max_overtaken=2)
+    sim.quotas = {b"a": Quota(ceiling_blocks=12)}
+    sim.boot()
+    sim.add("long", prompt(20), asking(20), namespace=b"a")
+    for number in range(6):
+        sim.add(f"capped {number}", prompt(40, first=2 + number), asking(1), namespace=b"a")
+    sim.step()
+
+    for number in range(8):
+        sim.add(f"other {number}", prompt(8, first=20 + number), asking(1), namespace=b"b")
+        sim.step()
+
+    assert all((f"other {number}", 0) in sim.ends for number in range(8))
+    sim.drain()
+    assert len(sim.ends) == 15
+
+
+def test_a_tenant_at_its_ceiling_preempts_its_own() -> None:
+    sim = simulation(num_blocks=200)
+    sim.quotas = {b"a": Quota(ceiling_blocks=10)}
+    sim.boot()
+    sim.add("old", prompt(12), asking(24), namespace=b"a")
+    sim.add("young", prompt(12, first=2), asking(24), namespace=b"a")
+    sim.add("other", prompt(8, first=3), asking(60), namespace=b"b")
+    preempted = set()
+    while sim.scheduler.has_work:
+        sim.step()
+        preempted |= {sequence.request_id for sequence in sim.scheduler.waiting}
+
+    assert sim.scheduler.counters.num_preemptions > 0
+    assert preempted == {"young"}
+
+
+def test_the_reserve_for_those_that_run_does_not_count_against_a_ceiling() -> None:
+    sim = simulation(num_blocks=200, max_sequences=32)
+    sim.quotas = {b"a": Quota(ceiling_blocks=5)}
+    sim.boot()
+    for number in range(12):
+        sim.add(str(number), prompt(4, first=number), asking(30), namespace=b"b")
+    sim.step()
+
+    sim.add("small", prompt(12, first=100), asking(1), namespace=b"a")
+
+    assert "small" in spans_of(sim.step())
 
 
 def test_many_that_arrive_with_one_new_prompt_compute_it_once() -> None:

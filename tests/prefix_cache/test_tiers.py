@@ -575,6 +575,7 @@ def test_what_is_forgotten_while_it_is_written_goes_when_the_copy_has_ended() ->
 
     house.cache.forget(ANN, pack(range(70 * 4)))
     house.finish(transfer)
+    house.cache.tend(house.now)
 
     assert house.take() == []
     for tier in (Tier.DEVICE, Tier.DISK):
@@ -613,6 +614,136 @@ def test_a_shared_prefix_within_a_longer_pinned_one_stays() -> None:
     house.cache.tend(house.now)
 
     assert house.on(Tier.DEVICE, range(12), BEN) == 12
+
+
+def test_forgetting_takes_what_was_said_after_it_too() -> None:
+    house = House(disk=12)
+    house.say(TEN, retention=STORED)
+    house.say([*TEN, 50, 51, 52], retention=STORED)  # a turn whose client has left
+    house.settle()
+
+    house.cache.forget(ANN, pack(TEN), num_kept=4)
+    house.settle()
+
+    assert house.on(Tier.DEVICE, TEN) == house.on(Tier.DISK, TEN) == 4
+
+
+def test_forgetting_leaves_what_parts_before_the_end() -> None:
+    house = House(disk=12)
+    house.say(TEN, retention=STORED)
+    house.say([*TEN[:5], 60, 61, 62, 63], retention=STORED)
+    house.settle()
+
+    house.cache.forget(ANN, pack(TEN))
+
+    assert house.on(Tier.DISK, [*TEN[:5], 60, 61, 62, 63]) == 9
+    assert house.on(Tier.DISK, TEN) == 5
+
+
+def test_what_is_forgotten_while_it_loads_goes_when_it_has_arrived() -> None:
+    house = House(host=12)
+    house.say(TEN)
+    house.settle()
+    house.crowd()
+    lease = house.acquire([*TEN, 50])
+    assert lease is not None
+    (transfer,) = house.take()
+    house.release(lease)
+
+    house.cache.forget(ANN, pack(TEN))
+    house.finish(transfer)
+    house.cache.tend(house.now)
+    house.settle()
+
+    for tree in (house.cache.device, *house.cache.colder):
+        assert tree.ledger.num_free == tree.num_blocks
+
+
+def test_every_block_that_leaves_the_disks_tree_has_its_record_erased() -> None:
+    house = House(device=40, disk=4)
+    house.say(TEN, retention=STORED)
+    house.settle()
+    house.say([*TEN, 50], retention=STORED)
+    house.settle()
+    erased = house.cache.take_erased()
+    for block in erased:
+        del house.records[block]
+    assert len(erased) == 1
+
+    house.say(range(20, 28), retention=STORED)
+    house.settle()
+
+    live = {block for node in house.cache.colder[0].nodes() for block in node.blocks}
+    assert set(house.records) - set(house.cache.take_erased()) == live
+
+
+def test_a_conversation_under_a_shared_prefix_comes_back_from_the_disk() -> None:
+    house = House(device=20, disk=20)
+    house.say(range(8), namespace=SHARED)
+    house.cache.pins.set("shared", SHARED, pack(range(8)), None)
+    house.say(range(14), retention=STORED)
+    house.settle()
+    assert {record.namespace for record in house.records.values()} == {ANN}
+
+    reborn = house.restarted()
+
+    lease = reborn.acquire([*range(14), 50])
+    assert lease is not None
+    (transfer,) = reborn.take()
+    assert all(
+        house.records[copy.source_block] == record
+        for copy, record in zip(transfer.copies, transfer.records, strict=True)
+    )
+    reborn.finish(transfer)
+    assert lease.num_matched == 14
+    assert reborn.on(Tier.DISK, range(14), BEN) == 0
+
+
+def test_shared_prefixes_are_not_written_to_the_disk() -> None:
+    house = House(disk=8, disk_for_all=True)
+
+    house.say(range(8), namespace=SHARED)
+    house.settle()
+
+    assert house.records == {}
+
+
+def test_what_another_shared_prefix_needs_stays_with_all_that_hangs_from_it() -> None:
+    house = House(device=20, host=20)
+    for name, tokens in (("one", [0, 1, 2, 3, 10, 11]), ("two", [0, 1, 2, 3, 20, 21])):
+        house.say(tokens, namespace=SHARED)
+        house.cache.pins.set(name, SHARED, pack(tokens), None)
+    house.say([0, 1, 2, 3, 10, 11, 12, 13, 14])
+    house.say([0, 1, 2, 3, 20, 21, 22, 23, 24])
+    house.settle()
+
+    house.cache.pins.end("two")
+    house.cache.forget(SHARED, pack([0, 1, 2, 3, 20, 21]))
+
+    for tier in (Tier.DEVICE, Tier.HOST):
+        assert house.on(tier, [0, 1, 2, 3, 10, 11, 12, 13, 14]) == 9
+        assert house.on(tier, [0, 1, 2, 3, 20, 21], BEN) == 4
+
+
+def test_a_pin_that_ends_inside_a_block_pins_that_block_and_no_more() -> None:
+    house = House()
+    house.say(range(24))
+
+    hold = house.cache.pins.set("p", ANN, pack(range(6)), None)
+
+    assert hold.num_tokens == 6
+    assert house.cache.device.ledger.num_pinned == len(hold.blocks) == 2
+
+
+def test_pins_leave_room_below_their_accounts_ceiling() -> None:
+    house = House(device=40, max_request_tokens=16, quotas={ANN: Quota(ceiling_blocks=8)})
+    house.say(range(20))
+
+    with pytest.raises(PinsFull, match="at most 4 may be"):
+        house.cache.pins.set("p", ANN, pack(range(20)), None)
+    house.cache.pins.set("p", ANN, pack(range(16)), None)
+
+    assert house.acquire(range(100, 116)) is not None
 
 
 def test_a_side_request_leaves_no_trace() -> None:

@@ -19,10 +19,11 @@ class TierMemory:
         """One copy of a transfer; False if what it should read is damaged or another's."""
         copy = transfer.copies[place]
         if copy.source_tier is Tier.DISK:
-            is_right = self.records.get(copy.source_block) == transfer.records[place]
-            if not is_right or copy.source_block in self.damaged:
+            record = self.records.get(copy.source_block)
+            if record is None or copy.source_block in self.damaged:
                 self.records.pop(copy.source_block, None)
                 return False
+            assert record == transfer.records[place], "the tree and the disk disagree on what lies there"
         if copy.target_tier is Tier.DISK:
             self.begin_write(transfer, place)
         slots = self.tiers[copy.source_tier].slots[copy.source_block][: copy.num_tokens]

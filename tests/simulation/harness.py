@@ -12,6 +12,7 @@ from engine.step import Draw, Outcome, Step, StepResult
 from prefix_cache.assembly import CacheSizes, assemble
 from prefix_cache.lease import PLAIN, Retention
 from prefix_cache.plan import Tier, Transfer
+from prefix_cache.quota import Quota, account_of
 from prefix_cache.swap import SwapMode, SwapRates
 from tests.prefix_cache.memory import DigestMemory
 from tests.prefix_cache.tier_memory import TierMemory
@@ -78,6 +79,8 @@ class Simulation:
     swap: SwapMode = "auto"
     disk_for_all: bool = True
     park_after: float | None = None
+    quotas: dict[bytes, Quota] = field(default_factory=dict)  # by namespace
+    max_request_tokens: int = 0
     now: float = 0.0
     num_moved: int = 0  # copies between tiers
     answers: dict[tuple[str, int], list[int]] = field(default_factory=dict)
@@ -100,6 +103,8 @@ class Simulation:
             block_size=self.block_size,
             num_host_blocks=self.num_host_blocks,
             num_disk_blocks=self.num_disk_blocks,
+            max_request_tokens=self.max_request_tokens,
+            quotas={account_of(name): quota for name, quota in self.quotas.items()},
         )
         self.cache, _ = assemble(
             sizes,

@@ -18,6 +18,7 @@ from engine.scheduler import Limits
 from engine.sequence import SamplingParams
 from prefix_cache.lease import Retention
 from prefix_cache.pins import PinsFull
+from prefix_cache.quota import Quota
 from prefix_cache.tokens import pack
 from tests.simulation.harness import STOP, Simulation, answer_alone
 
@@ -38,7 +39,7 @@ class Round:
         self.random = random.Random(seed)
         draw = self.random
         self.simulation = Simulation(
-            num_blocks=draw.randint(14, 60),
+            num_blocks=draw.randint(16, 60),
             block_size=4,
             limits=Limits(draw.randint(4, 32), draw.randint(1, 4), max_overtaken=draw.randint(1, 8)),
             num_host_blocks=draw.choice([0, 6, 40]),
@@ -47,6 +48,11 @@ class Round:
             swap=draw.choice(["auto", "always", "never"]),
             disk_for_all=draw.random() < 0.5,
             park_after=draw.choice([None, 3.0, 30.0]),
+            quotas={
+                b"a": Quota(floor_blocks=draw.choice([0, 0, 2]), ceiling_blocks=draw.choice([None, 12, 16])),
+                b"b": Quota(ceiling_blocks=draw.choice([None, 12])),
+            },
+            max_request_tokens=MAX_TOKENS,
         )
         self.starts = [[draw.randint(0, 5) for _ in range(draw.randint(1, 24))] for _ in range(6)]
         self.expected: dict[str, tuple[tuple[int, ...], int, int]] = {}
@@ -55,11 +61,16 @@ class Round:
 
     def play(self, num_steps: int) -> int:
         """So many steps that compute something, or some more until all have ended; returns how many."""
-        taken = 0
+        taken = num_idle = 0
         while taken < num_steps or self.simulation.scheduler.has_work:
             if taken < num_steps:
                 self.disturb()
-            taken += self.simulation.step(self.in_flight) is not None
+            num_moved = self.simulation.num_moved
+            has_stepped = self.simulation.step(self.in_flight) is not None
+            taken += has_stepped
+            is_idle = not has_stepped and self.simulation.num_moved == num_moved
+            num_idle = num_idle + 1 if is_idle and self.simulation.scheduler.has_work else 0
+            assert num_idle < 3, "work waits, and nothing runs or moves"
             self.compare()
         self.simulation.settle()
         for tree in (self.simulation.cache.device, *self.simulation.cache.colder):

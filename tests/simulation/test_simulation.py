@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from engine.scheduler import Limits
 from engine.sequence import SamplingParams
 from prefix_cache.lease import Retention
+from prefix_cache.quota import Quota
 from tests.simulation.harness import STOP, Simulation, answer_alone
 
 BLOCK_SIZE = 4
@@ -43,10 +44,16 @@ def simulations(draw: st.DrawFn) -> Simulation:
     limits = Limits(
         max_batch_tokens=draw(st.integers(4, 24)), max_sequences=draw(st.integers(1, 4)), max_overtaken=2
     )
+    least = MAX_TOKENS // BLOCK_SIZE
+    num_blocks = draw(st.integers(least, 30))
+    floors = draw(st.integers(0, num_blocks - least))
+    ceiling = draw(st.sampled_from([None, None, least, 12]))
     return Simulation(
-        draw(st.integers(MAX_TOKENS // BLOCK_SIZE, 30)),
+        num_blocks,
         BLOCK_SIZE,
         limits,
+        quotas={b"a": Quota(floor_blocks=floors), b"b": Quota(ceiling_blocks=ceiling)},
+        max_request_tokens=MAX_TOKENS,
         num_host_blocks=draw(st.sampled_from([0, 0, 5, 20])),
         num_disk_blocks=draw(st.sampled_from([0, 0, 5, 20])),
         copies_per_step=draw(st.integers(1, 6)),
