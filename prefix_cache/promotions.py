@@ -61,10 +61,8 @@ class Loading:
         for part in self.parts:
             assert part.num_done is not None, "a copy is still running"
             if part.start > end:
-                break
+                break  # the part before it fell short
             end = max(end, min(part.end, part.start + part.num_done * block_size))
-            if part.num_done < len(part.transfer.copies):
-                break
         return end
 
 

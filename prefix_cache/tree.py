@@ -166,11 +166,7 @@ class PrefixCache(PathTree):
         """Lock a match and turn it into a lease without new blocks, if what it lacks can be had."""
         namespace, retention = asked.namespace, asked.retention
         tail = None if found.tail is None else self.first_block(found.tail)
-        takes_over = (
-            tail is not None
-            and not retention.is_side
-            and self._can_take_over(tail, found.num_tail_tokens, namespace)
-        )
+        takes_over = tail is not None and self._can_take_over(tail, found.num_tail_tokens, namespace)
         holder = found.node if tail is None else tail
         self.ledger.lock(holder)
         num_blocks = self.num_blocks_for(found.num_tokens) + takes_over

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from engine.cache_messages import CacheEvents
-from engine.connection import EngineConnection
+from engine.cache_messages import CacheEvent, CacheEvents
+from engine.connection import _MAX_UNREAD, EngineConnection, _Watcher
 from engine.core import CacheOptions, EngineCore
 from engine.errors import EngineDied
 from engine.messages import Submit, TokenEvent
@@ -169,6 +169,60 @@ async def test_a_promotion_that_fails_is_computed_instead(
     assert warm.cache is not None
     assert (warm.num_cached_tokens, warm.cache.num_computed_tokens) == (0, 41)
     assert "a move from host to device ended early: no such luck" in capsys.readouterr().err
+
+
+async def test_a_disk_that_takes_nothing_more_is_not_written_to_again(
+    engine: EngineConnection, mover: StillMover
+) -> None:
+    mover.is_disk_usable = False
+    await say(engine, PROMPT)
+    await engine.settle()
+    num_submitted = len(mover.submitted)
+
+    moved = await engine.park(ANN, pack(PROMPT))
+
+    assert moved.message is not None
+    assert "takes nothing more" in moved.message
+    assert len(mover.submitted) == num_submitted
+    assert not (await engine.stats()).is_disk_usable
+
+
+async def test_rates_follow_what_moves_take(engine: EngineConnection, mover: StillMover) -> None:
+    before = (await engine.stats()).rates["host>device"]
+    await say(engine, PROMPT)
+    await engine.settle()
+    await engine.park(ANN, pack(PROMPT))
+
+    await say(engine, [*PROMPT, 77])
+
+    assert (await engine.stats()).rates["host>device"] < before
+
+
+async def test_what_cannot_be_read_ends_nobodys_request(
+    engine: EngineConnection, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    socket = zmq.Context.instance().socket(zmq.DEALER)
+    socket.connect(address)
+    socket.send(b"\xc1 no message")
+
+    await say(engine, PROMPT)
+    while "the engine was sent what it cannot read" not in capsys.readouterr().err:
+        await engine.stats()
+
+    socket.close(linger=0)
+
+
+async def test_a_watcher_that_does_not_keep_up_is_told_what_it_has_lost() -> None:
+    watcher = _Watcher()
+    event = CacheEvent(kind="committed", tier="device", namespace=ANN, start=0, num_tokens=16)
+    for _ in range(_MAX_UNREAD + 5):
+        watcher.tell(CacheEvents([event]))
+
+    told = [watcher.arrived.get_nowait() for _ in range(_MAX_UNREAD)]
+    watcher.tell(CacheEvents([event]))
+
+    assert all(isinstance(each, CacheEvents) and each.num_lost == 0 for each in told)
+    assert watcher.arrived.get_nowait() == CacheEvents([event], 5)
 
 
 async def test_others_run_while_a_conversation_loads(engine: EngineConnection, mover: StillMover) -> None:

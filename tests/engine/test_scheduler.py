@@ -6,6 +6,7 @@ from engine.errors import RequestRefused
 from engine.scheduler import Limits
 from engine.sequence import SamplingParams
 from engine.step import Step
+from prefix_cache.lease import Retention
 from prefix_cache.quota import Quota
 from tests.simulation.harness import Simulation
 
@@ -90,6 +91,19 @@ def test_the_reserve_for_those_that_run_does_not_count_against_a_ceiling() -> No
     assert "small" in spans_of(sim.step())
 
 
+def test_nobody_is_shed_for_blocks_that_a_copy_holds() -> None:
+    """What is being written to a colder tier is free for others when the copy has ended."""
+    sim = Simulation(12, 4, Limits(64, 4), num_host_blocks=40, copies_per_step=1)
+    sim.add("resting", prompt(16, first=9), asking(1))
+    sim.step()
+    sim.add("old", prompt(12), asking(24))
+    sim.add("young", prompt(12, first=2), asking(4))
+
+    sim.drain()
+
+    assert sim.scheduler.counters.num_preemptions == 0
+
+
 def test_many_that_arrive_with_one_new_prompt_compute_it_once() -> None:
     """They wait for the one that leads, and share it to the token; each computes what is its own."""
     sim = simulation(num_blocks=200, max_batch_tokens=16)
@@ -109,6 +123,14 @@ def test_others_go_on_while_some_wait_for_a_leader() -> None:
     sim.step()
 
     assert spans_of(sim.step()) == {"leader": 5, "stranger": 4}
+
+
+def test_nobody_waits_for_a_side_request_whose_work_is_never_found() -> None:
+    sim = simulation(max_batch_tokens=32)
+    sim.add("side", prompt(10), asking(1), retention=Retention(is_side=True))
+    sim.add("plain", prompt(10), asking(1))
+
+    assert spans_of(sim.step()) == {"side": 10, "plain": 10}
 
 
 def test_nobody_waits_across_namespaces() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from prefix_cache.assembly import CacheSizes, assemble
+from prefix_cache.hashing import block_name, root_name
 from prefix_cache.lease import PLAIN, Lease, Retention
 from prefix_cache.node import SHARED
 from prefix_cache.pins import PinsFull
@@ -185,6 +186,65 @@ def test_one_prompt_may_come_from_host_and_disk() -> None:
     assert lease.explanation.found == {Tier.DEVICE: 0, Tier.HOST: 8, Tier.DISK: 8}
 
 
+def test_of_a_block_that_two_tiers_have_the_fuller_one_is_taken() -> None:
+    house = House(host=8, disk=8)
+    house.say(TEN, retention=STORED)
+    house.settle()
+    house.cache.device.drop(ANN, pack(TEN))
+    house.cache.tree(Tier.HOST).drop(ANN, pack(TEN))  # type: ignore[union-attr]
+    house.cache.prefetch(ANN, pack(TEN[:6]), house.now)
+    house.settle()
+    house.cache.device.drop(ANN, pack(TEN[:6]))
+
+    house.acquire([*TEN, 50])
+
+    parts = []
+    while taken := house.take():
+        parts += [(each.source, [copy.num_tokens for copy in each.copies]) for each in taken]
+        house.finish(taken[0])
+    assert parts == [(Tier.HOST, [4]), (Tier.DISK, [4, 2])]
+
+
+def test_what_a_colder_tier_brings_counts_only_without_a_gap() -> None:
+    house = House(host=2, disk=8)
+    house.say(range(16), retention=STORED)
+    house.settle()
+    house.cache.device.drop(ANN, pack(range(16)))
+    house.cache.prefetch(ANN, pack(range(8)), house.now)
+    house.settle()
+    house.cache.device.drop(ANN, pack(range(8)))
+    lease = house.acquire(range(17))
+    assert lease is not None
+
+    (from_host,) = house.take()
+    house.finish(from_host, 1)
+    (from_disk,) = house.take()
+    house.finish(from_disk)
+
+    assert lease.num_matched == 4
+
+
+def test_one_write_is_out_at_a_time() -> None:
+    house = House(host=8)
+    house.say(TEN)
+    house.say(range(20, 30))
+
+    assert len(house.cache.take_transfers(5, house.now)) == 1
+
+
+def test_no_write_begins_while_one_that_runs_lacks_blocks() -> None:
+    house = House(device=8, host=8)
+    house.say(TEN)
+    first = house.compute(range(20, 32))
+    second = house.compute(range(40, 48), namespace=BEN)
+    assert not house.cache.grow(first, 40)
+
+    assert house.cache.grow(second, 8)
+    assert house.take() == []
+    house.release(first)
+    assert len(house.take()) == 1
+
+
 def test_a_promotion_that_nobody_has_taken_is_cancelled_with_its_lease() -> None:
     house = House(host=8)
     house.say(TEN)
@@ -251,6 +311,22 @@ def test_a_damaged_block_is_removed_with_all_that_hangs_below() -> None:
     assert house.on(Tier.DISK, TEN) == 4
     assert len(house.cache.take_erased()) == 2
     assert house.cache.counters.num_damaged_blocks == 1
+
+
+def test_a_damaged_block_that_another_reads_stays_until_the_next_reader() -> None:
+    house = House(disk=8)
+    house.say(TEN, retention=STORED)
+    house.settle()
+    house.crowd()
+    leases = [house.acquire([*TEN, 50]), house.acquire([*TEN, 60])]
+    assert None not in leases
+    first, second = house.cache.take_transfers(2, house.now)
+
+    house.finish(first, 1, is_damaged=True)
+    assert house.on(Tier.DISK, TEN) == 10
+    house.finish(second, 1, is_damaged=True)
+
+    assert house.on(Tier.DISK, TEN) == 4
 
 
 def test_only_what_was_stored_goes_to_the_disk() -> None:
@@ -391,6 +467,31 @@ def test_what_was_used_again_rests_anew() -> None:
     assert house.on(Tier.DEVICE, TEN) == 10
 
 
+def test_what_others_used_meanwhile_stays_when_the_rest_is_parked() -> None:
+    house = House(host=12, park_after=10.0)
+    house.say(TEN)
+    house.now = 8.0
+    house.say([0, 1, 2, 3, 60, 61])
+
+    house.cache.tend(14.0)
+    house.settle()
+    house.cache.forget(ANN, pack([0, 1, 2, 3, 60, 61]), 4)
+
+    assert house.on(Tier.DEVICE, TEN) == 4
+
+
+def test_what_could_not_be_written_whole_does_not_leave() -> None:
+    house = House(disk=2)
+    house.say(TEN)
+
+    movement = house.cache.park(ANN, pack(TEN))
+    house.settle()
+
+    assert movement.is_done
+    assert movement.message is not None
+    assert house.on(Tier.DEVICE, TEN) == 10
+
+
 def test_what_no_tier_may_hold_is_not_parked() -> None:
     house = House(disk=8, park_after=10.0)
     house.say(TEN)
@@ -514,6 +615,20 @@ def test_a_record_whose_name_does_not_follow_from_its_tokens_is_erased_at_the_st
 
     assert reborn.on(Tier.DISK, TEN) == 8
     assert reborn.cache.take_erased() == [last]
+
+
+def test_runs_of_different_namespaces_are_never_joined() -> None:
+    house = House(disk=8)
+    root = root_name(FINGERPRINT)
+    upper = BlockRecord(SHARED, root, block_name(root, SHARED, pack(range(4))), pack(range(4)))
+    name = block_name(upper.name, ANN, pack(range(4, 8)))
+    lower = BlockRecord(ANN, upper.name, name, pack(range(4, 8)))
+    house.records = {BlockId(0): upper, BlockId(1): lower}
+
+    reborn = house.restarted()
+
+    assert reborn.on(Tier.DISK, range(8)) == 8
+    assert reborn.on(Tier.DISK, range(8), BEN) == 4
 
 
 def test_the_shorter_of_two_versions_of_a_tail_is_erased_at_the_start() -> None:
@@ -759,6 +874,17 @@ def test_a_side_request_leaves_no_trace() -> None:
     assert house.cache.device.ledger.num_held == 0
 
 
+def test_a_run_that_merely_begins_like_a_prompt_is_not_used_by_it() -> None:
+    house = House(device=7)
+    house.say(range(8))
+    house.say(range(20, 28))
+
+    house.say([0, 1, 99, 98])  # its first two tokens are those of the oldest run
+
+    house.say(range(60, 72))
+    assert house.on(Tier.DEVICE, range(8)) < 8
+
+
 def test_low_priorities_are_evicted_first() -> None:
     house = House(device=6)
     house.say(range(8), retention=Retention(priority=1))
@@ -823,6 +949,27 @@ def test_a_floor_is_kept_from_others() -> None:
 
     assert lease is not None
     assert house.on(Tier.DEVICE, TEN) == 8
+    house.release(lease)
+
+
+def test_others_take_of_an_account_only_what_is_above_its_floor() -> None:
+    house = House(quotas={ANN: Quota(floor_blocks=2)})
+    house.say(range(16))
+    house.say(range(1000, 1024), namespace=BEN)
+
+    house.say(range(2000, 2032), namespace=BEN)
+
+    assert house.on(Tier.DEVICE, range(16)) == 8
+
+
+def test_a_floor_gives_way_where_a_run_that_all_share_hangs_above_it() -> None:
+    house = House(device=6, quotas={ANN: Quota(floor_blocks=4)})
+    house.say(range(8), namespace=SHARED)
+    house.say(range(16))
+
+    lease = house.acquire(range(100, 116), namespace=BEN)
+
+    assert lease is not None
     house.release(lease)
 
 
