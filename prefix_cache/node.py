@@ -38,6 +38,7 @@ class Node:
     priority: int = 0  # the highest that was asked for it; lower ones are evicted first
     created: float = 0.0
     last_used: float = 0.0
+    is_leaving: bool = False  # shared no longer: nobody new finds it, and it goes when nobody holds it
     serial: int = 0  # rises in the order in which nodes come to be; a split's upper part keeps it
 
     @property
@@ -89,10 +90,13 @@ class Node:
             del siblings[index]
         self.parent = None
 
-    def nearest_child(self, namespace: Namespace, tokens: bytearray) -> "tuple[Node | None, int]":
+    def nearest_child(
+        self, namespace: Namespace, tokens: bytearray, *, sees_leaving: bool = False
+    ) -> "tuple[Node | None, int]":
         """The child that shares most leading tokens with a run, and how many.
 
-        Looks at children that the namespace may see: shared ones first, so that they win a tie.
+        Looks at children that the namespace may see: shared ones first, so that they win a tie. Those that
+        are leaving are seen by who takes them away.
         """
         best: Node | None = None
         best_length = 0
@@ -103,7 +107,7 @@ class Node:
             index = bisect_left(siblings, tokens, key=_by_tokens)
             for child in siblings[max(0, index - 1) : index + 1]:
                 length = common_prefix(child.tokens, tokens)
-                if length > best_length:
+                if length > best_length and (sees_leaving or not child.is_leaving):
                     best, best_length = child, length
         return best, best_length
 
@@ -148,6 +152,7 @@ class Node:
             priority=self.priority,
             created=self.created,
             last_used=self.last_used,
+            is_leaving=self.is_leaving,
             serial=self.serial,
         )
         self.serial = serial

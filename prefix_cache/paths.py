@@ -159,14 +159,16 @@ class PathTree:
         be tried again. What pins keep, and where others part from the path, is left.
         """
         end_kept = self.num_blocks_for(num_kept) * self.block_size
-        self.find(namespace, bytearray(tokens[: end_kept * TOKEN_BYTES]))  # splits the path there
-        found = self.find(namespace, bytearray(tokens))
+        kept = bytearray(tokens[: end_kept * TOKEN_BYTES])
+        self.find(namespace, kept, sees_leaving=True)  # splits the path there
+        found = self.find(namespace, bytearray(tokens), sees_leaving=True)
         num_found = found.num_tokens + found.num_tail_tokens
         is_exhausted = num_found == len(tokens) // TOKEN_BYTES
         node, num_freed = found.node, 0
         if found.tail is not None and (is_exhausted or found.tail.num_tokens == found.num_tail_tokens):
             node = found.tail
         takes_below = is_exhausted or namespace == SHARED
+        is_held = False
         while (
             not node.is_root
             and node.namespace == namespace
@@ -175,17 +177,20 @@ class PathTree:
         ):
             parent = node.parent
             assert parent is not None, "only the root has no parent"
+            node.is_leaving = namespace == SHARED
             if takes_below:
                 num_freed += self._clear_below(node)
             takes_below = namespace == SHARED
-            if node.num_locks:
-                return num_freed, False
-            if not node.is_leaf:
+            is_held = is_held or node.num_locks > 0
+            if not node.is_leaf and not is_held:
                 break
-            num_freed += len(node.blocks)
-            self.ledger.remove(node)
+            if not is_held:
+                num_freed += len(node.blocks)
+                self.ledger.remove(node)
+            elif namespace != SHARED:
+                break
             node = parent
-        return num_freed, True
+        return num_freed, not is_held
 
     def pinned_length(self, namespace: Namespace, tokens: bytes) -> int:
         """How many leading tokens of a prefix pins keep."""
@@ -230,11 +235,12 @@ class PathTree:
         """Blocks that so many tokens take."""
         return -(-num_tokens // self.block_size)
 
-    def find(self, namespace: Namespace, tokens: bytearray) -> Match:
+    def find(self, namespace: Namespace, tokens: bytearray, *, sees_leaving: bool = False) -> Match:
         """Walk as far as tokens agree. A node that the match leaves in its middle is split there."""
         node, position = self.root, 0
         while True:
-            child, length = node.nearest_child(namespace, tokens[position * TOKEN_BYTES :])
+            rest = tokens[position * TOKEN_BYTES :]
+            child, length = node.nearest_child(namespace, rest, sees_leaving=sees_leaving)
             if child is None:
                 return Match(node, position, None, 0)
             num_blocks, num_tail = divmod(length, self.block_size)

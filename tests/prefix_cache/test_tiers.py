@@ -230,6 +230,7 @@ def test_one_write_is_out_at_a_time() -> None:
     house.say(range(20, 30))
 
     assert len(house.cache.take_transfers(5, house.now)) == 1
+    assert house.cache.take_transfers(5, house.now) == []
 
 
 def test_no_write_begins_while_one_that_runs_lacks_blocks() -> None:
@@ -474,8 +475,8 @@ def test_what_others_used_meanwhile_stays_when_the_rest_is_parked() -> None:
     house.say([0, 1, 2, 3, 60, 61])
 
     house.cache.tend(14.0)
-    house.settle()
     house.cache.forget(ANN, pack([0, 1, 2, 3, 60, 61]), 4)
+    house.settle()
 
     assert house.on(Tier.DEVICE, TEN) == 4
 
@@ -709,8 +710,8 @@ def test_what_is_shared_no_longer_goes_with_all_that_hangs_from_it() -> None:
     house.cache.forget(SHARED, pack(range(8)))
     house.settle()
 
-    assert house.on(Tier.DEVICE, TEN) == house.on(Tier.DEVICE, [*range(8), 60, 61], BEN) == 8
-    assert house.on(Tier.HOST, TEN) == 0
+    assert house.on(Tier.DEVICE, TEN) == house.on(Tier.HOST, TEN) == 0
+    assert house.cache.device.ledger.num_held > 0
     house.release(running)
     house.cache.tend(house.now)
     house.settle()
@@ -875,14 +876,14 @@ def test_a_side_request_leaves_no_trace() -> None:
 
 
 def test_a_run_that_merely_begins_like_a_prompt_is_not_used_by_it() -> None:
-    house = House(device=7)
-    house.say(range(8))
-    house.say(range(20, 28))
+    house = House(device=4)
+    house.say(range(4))
+    house.say(range(20, 24))
 
     house.say([0, 1, 99, 98])  # its first two tokens are those of the oldest run
 
-    house.say(range(60, 72))
-    assert house.on(Tier.DEVICE, range(8)) < 8
+    house.say(range(60, 68))
+    assert house.on(Tier.DEVICE, range(20, 24)) == 4
 
 
 def test_low_priorities_are_evicted_first() -> None:
