@@ -13,7 +13,7 @@ from prefix_cache.eviction import EvictionPolicy, EvictionQueue
 from prefix_cache.node import Namespace, Node
 from prefix_cache.plan import BlockId
 from prefix_cache.quota import Account, Quota, account_of
-from prefix_cache.tokens import TOKEN_BYTES, common_prefix
+from prefix_cache.tokens import common_prefix
 
 __all__ = ["Ledger"]
 
@@ -302,6 +302,7 @@ class Ledger:
             return
         keep = len(leaf.blocks) - num_blocks
         self.free(leaf.blocks[keep:], leaf.namespace)
-        del leaf.blocks[keep:], leaf.tokens[keep * self._block_size * TOKEN_BYTES :]
+        leaf.shorten(keep, self._block_size)
         self._count_cached(leaf, -num_blocks)
         self.offer(leaf)
+        self.drop_if_prefix(leaf)

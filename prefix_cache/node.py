@@ -82,13 +82,27 @@ class Node:
         if len(siblings) == 1:
             del self.parent.children[self.namespace]
         else:
-            index = bisect_left(siblings, self.tokens, key=_by_tokens)
-            while (
-                siblings[index] is not self
-            ):  # equal runs stand side by side for as long as a copy holds one
-                index += 1
-            del siblings[index]
+            del siblings[self._index(siblings)]
         self.parent = None
+
+    def extend(self, tokens: bytearray, block_size: int) -> None:
+        """Add tokens at the end, and keep this node's place among its siblings right."""
+        parent = self.parent
+        assert parent is not None, "the root holds no tokens"
+        if self.num_tokens >= block_size and not self._has_equal(block_size):
+            self.tokens += tokens  # its place is settled by its first, full block
+            return
+        self.detach()
+        self.tokens += tokens
+        parent.attach(self)
+
+    def shorten(self, num_blocks: int, block_size: int) -> None:
+        """Keep the first so many blocks, and this node's place among its siblings right."""
+        parent = self.parent
+        assert parent is not None, "the root holds no blocks"
+        self.detach()
+        del self.blocks[num_blocks:], self.tokens[num_blocks * block_size * TOKEN_BYTES :]
+        parent.attach(self)
 
     def nearest_child(
         self, namespace: Namespace, tokens: bytearray, *, sees_leaving: bool = False
@@ -183,5 +197,21 @@ class Node:
     def _sibling(self, offset: int) -> "Node | None":
         assert self.parent is not None, "the root has no siblings"
         siblings = self.parent.children[self.namespace]
-        index = siblings.index(self) + offset
+        index = self._index(siblings) + offset
         return siblings[index] if 0 <= index < len(siblings) else None
+
+    def _index(self, siblings: "list[Node]") -> int:
+        index = bisect_left(siblings, self.tokens, key=_by_tokens)
+        while siblings[index] is not self:  # equal runs stand side by side for as long as a copy holds one
+            index += 1
+        return index
+
+    def _has_equal(self, block_size: int) -> bool:
+        """Whether a sibling begins with the same block: there may be one while a copy holds either."""
+        assert self.parent is not None, "the root has no siblings"
+        siblings = self.parent.children[self.namespace]
+        if len(siblings) == 1:
+            return False
+        index, first = self._index(siblings), self.tokens[: block_size * TOKEN_BYTES]
+        neighbours = (*siblings[max(0, index - 1) : index], *siblings[index + 1 : index + 2])
+        return any(sibling.tokens.startswith(first) for sibling in neighbours)

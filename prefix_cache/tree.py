@@ -217,14 +217,8 @@ class PrefixCache(PathTree):
 
     def _fill_tail(self, lease: Lease, piece: bytearray) -> None:
         """Extend the partial block that ends the lease's path. Its holder alone writes it; others copy."""
-        node, parent = lease.node, lease.node.parent
-        assert parent is not None, "a partial block hangs below the root"
-        if len(node.blocks) > 1:  # its place among its siblings is settled by its first, full block
-            node.tokens += piece
-        else:
-            node.detach()
-            node.tokens += piece
-            parent.attach(node)
+        node = lease.node
+        node.extend(piece, self.block_size)
         self.ledger.num_locked_tokens += len(piece) // TOKEN_BYTES
         twin = self._twin(node)
         if twin is not None:  # the block has become equal to one that was there first
@@ -252,7 +246,7 @@ class PrefixCache(PathTree):
             self._descend(lease, child)
             return True
         if not node.is_root and node.is_leaf and node.num_locks == 1 and node.namespace == lease.namespace:
-            node.tokens += piece
+            node.extend(piece, self.block_size)
             node.blocks.append(block)
         else:
             self._add_child(lease, piece, block)
