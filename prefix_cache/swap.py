@@ -58,7 +58,7 @@ class SwapRates:
         if self._mode == "never":
             return 0
         costs = [self._cost(pieces, cut) for cut in range(len(pieces) + 1)]
-        return min(range(len(costs)), key=lambda cut: (costs[cut], -cut))
+        return costs.index(min(costs))
 
     def _cost(self, pieces: Sequence[tuple[Tier, int]], cut: int) -> float:
         seconds = sum(num_tokens for _, num_tokens in pieces[cut:]) / (self.prefill_rate or 1e-9)

@@ -198,6 +198,15 @@ async def test_rates_follow_what_moves_take(engine: EngineConnection, mover: Sti
     assert (await engine.stats()).rates["host>device"] < before
 
 
+async def test_the_prefill_rate_is_learned_from_large_steps(engine: EngineConnection) -> None:
+    await say(engine, PROMPT)
+    assert "prefill" not in (await engine.stats()).rates
+
+    await say(engine, list(range(100, 200)))
+
+    assert (await engine.stats()).rates["prefill"] > 0
+
+
 async def test_what_cannot_be_read_ends_nobodys_request(
     engine: EngineConnection, address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

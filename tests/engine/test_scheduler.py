@@ -93,12 +93,17 @@ def test_the_reserve_for_those_that_run_does_not_count_against_a_ceiling() -> No
 
 def test_nobody_is_shed_for_blocks_that_a_copy_holds() -> None:
     """What is being written to a colder tier is free for others when the copy has ended."""
-    sim = Simulation(12, 4, Limits(64, 4), num_host_blocks=40, copies_per_step=1)
-    sim.add("resting", prompt(16, first=9), asking(1))
+    sim = Simulation(9, 4, Limits(64, 4), num_host_blocks=40, copies_per_step=0)
+    sim.add("resting", prompt(15, first=9), asking(1))
     sim.step()
-    sim.add("old", prompt(12), asking(24))
-    sim.add("young", prompt(12, first=2), asking(4))
+    sim.add("old", prompt(11), asking(12))
+    sim.add("young", prompt(3, first=2), asking(8))
+    for _ in range(12):
+        sim.step()
+    assert len(sim.scheduler.running) == 2
+    assert len(sim.moving) == 1
 
+    sim.copies_per_step = 8
     sim.drain()
 
     assert sim.scheduler.counters.num_preemptions == 0

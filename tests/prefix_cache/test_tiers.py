@@ -875,6 +875,16 @@ def test_a_side_request_leaves_no_trace() -> None:
     assert house.cache.device.ledger.num_held == 0
 
 
+def test_a_match_in_the_middle_of_a_run_holds_one_block_of_what_comes_after_it() -> None:
+    house = House(device=20)
+    house.say(range(40))
+
+    house.acquire([*range(6), 99])
+
+    # The first block, the second as the copy's source, and the copy.
+    assert house.cache.device.ledger.num_held == 3
+
+
 def test_a_run_that_merely_begins_like_a_prompt_is_not_used_by_it() -> None:
     house = House(device=4)
     house.say(range(4))
