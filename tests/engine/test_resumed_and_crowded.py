@@ -1,15 +1,17 @@
 """Sequences that are resumed, cut, evicted or crowded, in the simulation and with the default model."""
 
 from array import array
-from pathlib import Path
 
 import pytest
 
 from engine.core import EngineCore
-from engine.messages import EngineConfig, Submit, TokenEvents, TokenLogprob
-from engine.runner import ModelRunner, load_runner
+from engine.messages import Submit, TokenEvents, TokenLogprob
+from engine.runner import ModelRunner
 from engine.scheduler import Limits
 from engine.sequence import SamplingParams
+from prefix_cache.plan import Tier
+from prefix_cache.tokens import pack
+from tests.engine.answers import SmallRunner
 from tests.simulation.harness import STOP, Simulation, answer_alone
 
 BLOCK_SIZE = 4
@@ -139,11 +141,6 @@ def test_an_answer_that_runs_gets_a_token_of_every_step_while_long_prompts_arriv
     assert len(sim.ends) == 11
 
 
-@pytest.fixture(scope="module")
-def runner(default_model_path: Path) -> ModelRunner:
-    return load_runner(EngineConfig(model=str(default_model_path), dtype="float32", kv_bytes=64 << 20))
-
-
 def core_of(runner: ModelRunner, max_batch_tokens: int = 64) -> EngineCore:
     """A core with an empty cache; the memory behind it keeps what others left there."""
     return EngineCore(runner, Limits(max_batch_tokens, max_sequences=7))
@@ -243,3 +240,74 @@ def test_a_prompt_may_be_computed_in_chunks_of_any_size(runner: ModelRunner) -> 
 
     for answer in chunked:
         assert_same(whole, answer)
+
+
+def test_a_seeded_answer_that_was_preempted_says_what_it_would_say_alone(
+    runner: ModelRunner,
+) -> None:
+    # five tokens to draw from: among thousands the last bits of a sum decide now and then
+    asked = {
+        name: (
+            words(40)[start:][:20],
+            SamplingParams(max_tokens=20, temperature=1.0, top_k=5, seed=seed, logprobs=2),
+        )
+        for name, start, seed in (("old", 0, 5), ("young", 7, 6))
+    }
+    crowded = EngineCore(SmallRunner(runner, 5), Limits(max_batch_tokens=64, max_sequences=8))
+
+    together = answers(crowded, asked)
+
+    assert crowded.scheduler.counters.num_preemptions > 0
+    for name, request in asked.items():
+        core = EngineCore(runner, Limits(max_batch_tokens=64, max_sequences=8))
+        alone = answers(core, {name: request})[name]
+        assert [token for token, _ in together[name]] == [token for token, _ in alone]
+        assert len(alone) == 20
+        for (_, told), (_, told_alone) in zip(together[name], alone, strict=True):
+            assert told is not None
+            assert told_alone is not None
+            assert told.logprob == pytest.approx(told_alone.logprob, abs=CLOSE)
+
+
+@pytest.mark.parametrize("num_others", range(7))
+def test_a_chain_loses_its_end_first_and_what_is_left_of_it_is_found(num_others: int) -> None:
+    sim = Simulation(16, BLOCK_SIZE, Limits(16, 8))
+    chain = [each % 5 for each in range(8 * BLOCK_SIZE)]
+    before = say(sim, "chain", chain, asking(4))
+    say(sim, "tail", [*chain, 5, 5], asking(1))
+    say(sim, "others", [5] * ((7 + num_others) * BLOCK_SIZE), asking(1))
+    left = sim.cache.match_length(b"a", pack(chain[:-1]))
+    found = sim.scheduler.counters.num_cached_tokens
+
+    after = say(sim, "again", chain, asking(4))
+
+    assert left == min(31, (16 - 7 - num_others) * BLOCK_SIZE)
+    assert sim.scheduler.counters.num_cached_tokens - found == left
+    assert after == before
+
+
+@pytest.mark.parametrize("copies_per_step", [1, 3, 100])
+def test_two_conversations_brought_back_from_the_host_at_once_both_go_on(copies_per_step: int) -> None:
+    """Both load what the host holds, and each needs what the other has leased."""
+    limits = Limits(max_batch_tokens=16, max_sequences=8)
+    sim = Simulation(
+        32, BLOCK_SIZE, limits, num_host_blocks=64, copies_per_step=copies_per_step, swap="always"
+    )
+    resumed = {}
+    for name, first in (("one", 2), ("two", 3)):
+        prompt = [first, *([1] * 70)]
+        said = say(sim, name, prompt, asking(6))
+        sim.cache.park(b"a", pack([*prompt, *said]))
+        sim.settle()
+        resumed[name] = [*prompt, *said, *([4] * 38)]
+    assert sim.cache.device.ledger.num_free == 32
+
+    for name, prompt in resumed.items():
+        sim.add(f"{name} again", prompt, asking(6))
+    sim.drain()
+    sim.settle()
+
+    for name, prompt in resumed.items():
+        assert sim.answers[(f"{name} again", 0)] == answer_alone(prompt, asking(6), 0)[0]
+    assert sim.scheduler.counters.num_found_tokens[Tier.HOST] >= 2 * 76 - 4
+    assert sim.cache.device.ledger.num_held == 0
