@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from gateway.auth import Authenticate, Keyring
 from gateway.errors import exception_handlers
+from gateway.events import Pace
 from gateway.journal import Journal
 from gateway.limits import BodyLimit
 from gateway.observe import Observe
@@ -29,14 +30,14 @@ from gateway.services import Services
 from gateway.sessions.service import Sessions
 from gateway.settings import Settings
 
-__all__ = ["build_app"]
+__all__ = ["build_app", "build_prefixes"]
 
 
-def build_app(settings: Settings, services: Services) -> Starlette:
-    """The ASGI application."""
+def build_app(settings: Settings, services: Services, prefixes: SharedPrefixes | None = None) -> Starlette:
+    """The ASGI application. `prefixes` are given where something beside it keeps them."""
     journal = Journal()
     app = Starlette(
-        routes=_routes(settings, services, journal),
+        routes=_routes(settings, services, journal, prefixes or build_prefixes(services)),
         middleware=_layers(settings, services, journal),
         exception_handlers=exception_handlers,
     )
@@ -45,20 +46,27 @@ def build_app(settings: Settings, services: Services) -> Starlette:
     return app
 
 
-def _routes(settings: Settings, services: Services, journal: Journal) -> list[Route]:
-    renderer = ChatRenderer(services.prompts)
+def build_prefixes(services: Services) -> SharedPrefixes:
+    """The shared prefixes of a server, and the renderer that it has once."""
+    return SharedPrefixes(services, ChatRenderer(services.prompts))
+
+
+def _routes(
+    settings: Settings, services: Services, journal: Journal, prefixes: SharedPrefixes
+) -> list[Route]:
+    renderer = prefixes.renderer
     sessions = Sessions(services, renderer, settings.conversation)
-    prefixes = SharedPrefixes(services, renderer)
-    ping_seconds = settings.server.ping_seconds
+    server = settings.server
+    pace = Pace(ping_seconds=server.ping_seconds, send_timeout_seconds=server.send_timeout_seconds)
     chat = ChatRoute(
         services,
         renderer=renderer,
         sessions=sessions,
         journal=journal,
-        ping_seconds=ping_seconds,
+        pace=pace,
         keeps_trace=settings.database.prefix_trace,
     )
-    admin = AdminRoute(services, prefixes=prefixes, journal=journal, ping_seconds=ping_seconds)
+    admin = AdminRoute(services, prefixes=prefixes, journal=journal, pace=pace)
     models = ModelsRoute(services)
     operations = OperationsRoute(services)
     return [

@@ -16,6 +16,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from engine.errors import EngineError
+from gateway.beside import WorkFailed
 from gateway.launch import CannotServe, run_server, version
 from gateway.logs import configure_logs
 from gateway.pull import PullError, pull_default
@@ -30,7 +31,7 @@ class _UserError(Exception):
     """Something that the user can mend."""
 
 
-_USER_ERRORS = (BadSettings, PullError, AddressUnavailable, CannotServe, EngineError, _UserError)
+_USER_ERRORS = (BadSettings, PullError, AddressUnavailable, CannotServe, WorkFailed, EngineError, _UserError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -22,9 +22,6 @@ It owns the error object of the protocol. A message never quotes what a client w
 from typing import ClassVar
 
 import msgspec
-import structlog
-from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -53,7 +50,6 @@ __all__ = [
     "error_response",
     "exception_handlers",
     "from_engine",
-    "from_store",
 ]
 
 
@@ -176,13 +172,6 @@ def from_engine(error: EngineError) -> GatewayError:
             return InternalError("The engine failed while it ran this request.")
 
 
-def from_store(error: SQLAlchemyError) -> GatewayError:
-    """The gateway's word for the database's failure."""
-    if isinstance(error, OperationalError | InterfaceError | PoolTimeout):
-        return StoreUnavailable("The database could not be used, and nothing was changed; send it again.")
-    return InternalError("Something failed while the database was used.")
-
-
 def error_body(error: GatewayError) -> bytes:
     """The protocol's error object, as JSON."""
     return msgspec.json.encode(
@@ -205,12 +194,6 @@ async def _on_gateway_error(_request: Request, error: Exception) -> Response:
 async def _on_engine_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, EngineError)
     return error_response(from_engine(error))
-
-
-async def _on_store_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, SQLAlchemyError)
-    structlog.get_logger().error("store.failed", reason=type(error).__name__)
-    return error_response(from_store(error))
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
@@ -241,7 +224,6 @@ async def _on_anything_else(request: Request, _error: Exception) -> Response:
 exception_handlers: dict[int | type[Exception], ExceptionHandler] = {
     GatewayError: _on_gateway_error,
     EngineError: _on_engine_error,
-    SQLAlchemyError: _on_store_error,
     HTTPException: _on_http_exception,
     ClientDisconnect: _on_disconnect,
     Exception: _on_anything_else,

@@ -11,7 +11,7 @@ from datetime import datetime
 from engine.cache_messages import CacheReport, MissReason
 from gateway.conversation.prompt import Prompt
 from gateway.rendering import ChatRenderer, num_common
-from gateway.wire.cache_answers import CacheAnswer, PartedAt, TierTokens, has_parted
+from gateway.wire.cache_answers import CacheExplanation, PartedAt, TierTokens, has_parted
 from gateway.wire.messages import Message
 
 __all__ = ["Explainer"]
@@ -39,9 +39,9 @@ class Explainer:
 
     async def explain(
         self, report: CacheReport, prompt: Prompt, messages: Sequence[Message], namespace: bytes
-    ) -> CacheAnswer:
+    ) -> CacheExplanation:
         """The report in the client's words. `messages` are those that the prompt was rendered from."""
-        return CacheAnswer(
+        return CacheExplanation(
             tokens=TierTokens.of(report),
             computed=report.num_computed_tokens,
             copied_blocks=report.num_copied_blocks,

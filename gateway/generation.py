@@ -18,12 +18,12 @@ from gateway.conversation.prompt import Prompt
 from gateway.record import RequestRecord
 from gateway.services import Services
 from gateway.sessions.turn import Turn
-from gateway.wire.cache_answers import CacheAnswer
+from gateway.wire.cache_answers import CacheExplanation
 from gateway.wire.chat_response import PromptTokensDetails, Usage
 
 __all__ = ["Explain", "Generation"]
 
-Explain = Callable[[CacheReport], Awaitable[CacheAnswer]]
+Explain = Callable[[CacheReport], Awaitable[CacheExplanation]]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -38,7 +38,7 @@ class Generation:
     created: int  # seconds since 1970
     turn: Turn | None = None  # of the session that the answer belongs to
     explain: Explain | None = None  # given when the client wants to be told
-    cache: CacheAnswer | None = None  # what it is told; there with the last piece
+    cache: CacheExplanation | None = None  # what it is told; there with the last piece
     _last_tokens: dict[int, float] = field(default_factory=dict)
 
     async def pieces(self) -> AsyncGenerator[Piece]:
@@ -46,23 +46,28 @@ class Generation:
         raises.
         """
         self.record.outcome = "aborted"  # unless it comes to its end
-        async with aclosing(self.services.engine.generate(self.submit)) as events:
-            async for event in events:
-                choice = self.choices[event.choice]
-                if choice.is_finished:
-                    continue  # drawn before the abort arrived
-                self._note(event)
-                piece = choice.push(event)
-                if choice.is_finished:
-                    self._finish(choice)
-                is_last = all(each.is_finished for each in self.choices)
-                if is_last:
-                    await self._settle()
-                yield piece
-                if is_last:
-                    break
-            else:
-                raise EngineDied("the engine left a choice without an end")
+        try:
+            async with aclosing(self.services.engine.generate(self.submit)) as events:
+                async for event in events:
+                    choice = self.choices[event.choice]
+                    if choice.is_finished:
+                        continue  # drawn before the abort arrived
+                    self._note(event)
+                    piece = choice.push(event)
+                    if choice.is_finished:
+                        self._finish(choice)
+                    is_last = all(each.is_finished for each in self.choices)
+                    if is_last:
+                        await self._settle()
+                    yield piece
+                    if is_last:
+                        break
+                else:
+                    raise EngineDied("the engine left a choice without an end")
+        finally:
+            # the engine was told to abort what still ran, so what is forgotten now is not held any more
+            if self.turn is not None:
+                self.turn.abandon(self.prompt.ids, self.choices[0].token_ids)
 
     @property
     def usage(self) -> Usage:
@@ -82,7 +87,7 @@ class Generation:
             self.cache = await self.explain(self.record.cache)
         if self.turn is not None:
             (answer,) = self.choices
-            await self.turn.finish(answer.text, answer.token_ids)
+            await self.turn.finish(self.prompt.ids, answer.text, answer.token_ids)
 
     def _note(self, event: TokenEvent) -> None:
         now = time.monotonic()

@@ -10,19 +10,19 @@ import asyncio
 import importlib.metadata
 import socket
 import time
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from engine.client import EngineProcess
-from gateway.app import build_app
+from gateway.app import build_app, build_prefixes
+from gateway.beside import beside
 from gateway.catalog import Catalog
 from gateway.conversation.prompt import Prompts, load_prompts
 from gateway.lifecycle import Lifecycle
 from gateway.metrics import Metrics
 from gateway.namespaces import Namespaces, load_secret
-from gateway.prefixes import SharedPrefixes, keep_prefixes
-from gateway.rendering import ChatRenderer
+from gateway.prefixes import keep_prefixes
 from gateway.services import Services
 from gateway.serving import DrainingServer
 from gateway.settings import Settings
@@ -42,7 +42,7 @@ def version() -> str:
 
 
 async def run_server(settings: Settings, model_path: Path, listener: socket.socket) -> None:
-    """Serve on a bound socket until a signal. Raises CannotServe, and EngineError from the start."""
+    """Serve on a bound socket until a signal. Raises CannotServe, EngineError and WorkFailed."""
     prompts = _load_prompts(settings, model_path)
     namespaces = _load_namespaces(settings)
     engine = EngineProcess(settings.engine_config(model_path, namespaces.account))
@@ -56,13 +56,16 @@ async def run_server(settings: Settings, model_path: Path, listener: socket.sock
             usage=usage,
             lifecycle=Lifecycle(),
         )
-        app = build_app(settings, services)
+        prefixes = build_prefixes(services)
+        app = build_app(settings, services, prefixes)
         server = DrainingServer(
             app, services.lifecycle, drain_seconds=settings.server.drain_seconds, cut=engine.close
         )
         greeting = _greeting(settings, listener.getsockname()[1])
-        prefixes = SharedPrefixes(services, ChatRenderer(prompts))
-        async with _beside(keep_prefixes(services, prefixes)), _beside(_keep(engine, server, greeting)):
+        async with (
+            beside(keep_prefixes(services, prefixes), server.end),
+            beside(_keep(engine, greeting), server.end),
+        ):
             await server.serve(sockets=[listener])
 
 
@@ -90,14 +93,11 @@ def _catalog(settings: Settings) -> Catalog:
     )
 
 
-async def _keep(engine: EngineProcess, server: DrainingServer, greeting: str) -> None:
-    """Hold the engine until cancelled. An engine that cannot start ends the server."""
-    try:
-        async with engine:
-            print(greeting, flush=True)
-            await asyncio.Event().wait()
-    finally:
-        server.should_exit = True
+async def _keep(engine: EngineProcess, greeting: str) -> None:
+    """Hold the engine until cancelled."""
+    async with engine:
+        print(greeting, flush=True)
+        await asyncio.Event().wait()
 
 
 @asynccontextmanager
@@ -105,10 +105,12 @@ async def _usage_log(settings: Settings, metrics: Metrics) -> AsyncIterator[Usag
     """A log that is written for as long as it is used."""
     database = open_database(settings.database_url)
     usage = UsageLog(database, metrics.usage_dropped)
+    writer = asyncio.create_task(usage.run())
     try:
-        async with _beside(usage.run()):
-            yield usage
+        yield usage
     finally:
+        usage.stop()
+        await writer
         await database.dispose()
 
 
@@ -123,15 +125,3 @@ def _greeting(settings: Settings, port: int) -> str:
         f"    curl {url}/chat/completions -H 'content-type: application/json'{key} \\\n"
         f"      -d '{body}'\n"
     )
-
-
-@asynccontextmanager
-async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
-    """Do work beside the block and cancel it at its end. Raises what the work raised."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
 
 from engine.errors import EngineDied, EngineError, EngineStopping
 from engine.messages import EngineInfo, Submit
 from engine.sequence import SamplingParams
+from gateway.beside import to_its_end
 from gateway.errors import Conflict, ContextTooLong, GatewayError
 from gateway.rendering import ChatRenderer
 from gateway.services import Services
@@ -25,6 +25,7 @@ from gateway.wire.stored import messages_of
 
 __all__ = ["SHARED", "SharedPrefixes", "keep_prefixes"]
 
+_LONGEST_PAUSE = 60  # polls
 SHARED = b""  # the namespace that every tenant sees
 
 
@@ -33,8 +34,8 @@ class SharedPrefixes:
 
     def __init__(self, services: Services, renderer: ChatRenderer) -> None:
         self.store = PrefixStore(services.database)
+        self.renderer = renderer
         self._engine = services.engine
-        self._renderer = renderer
 
     async def share(self, name: str | None, messages: Sequence[dict[str, Any]]) -> SharedPrefix:
         """Compute, keep and store a new one.
@@ -45,11 +46,12 @@ class SharedPrefixes:
         prefix = SharedPrefix(
             id=f"prefix_{secrets.token_hex(12)}", created_at=datetime.now(UTC), name=name, messages=messages
         )
-        await self._compute(prefix)
         try:
+            await self._compute(prefix)
             await self.store.add(prefix)
         except BaseException:
-            await self._let_go(prefix)
+            # also when nobody waits any more: what all may find must be what is stored
+            await asyncio.shield(asyncio.ensure_future(self._give_up(prefix)))
             raise
         return prefix
 
@@ -59,9 +61,13 @@ class SharedPrefixes:
         return await self.store.delete(prefix.id)
 
     async def ids(self, prefix: SharedPrefix) -> bytes:
-        """The ids that it is, packed int32. Raises InvalidRequest when the template refuses its messages."""
+        """The ids that it is, packed int32.
+
+        Raises InvalidRequest when the template refuses its messages, and ContextTooLong.
+        """
         messages = messages_of(prefix.messages)
-        prompt = await self._renderer.render(messages, SHARED, add_generation_prompt=False)
+        self.renderer.refuse_hopeless_length(messages, self._engine.info.max_request_tokens)
+        prompt = await self.renderer.render(messages, SHARED, add_generation_prompt=False)
         return prompt.ids.tobytes()
 
     async def restore(self) -> None:
@@ -69,7 +75,7 @@ class SharedPrefixes:
 
         Raises EngineDied and EngineStopping.
         """
-        for prefix in await self.store.all():
+        for prefix in await to_its_end(self.store.all()):
             try:
                 await self._compute(prefix)
             except (EngineDied, EngineStopping):
@@ -78,7 +84,8 @@ class SharedPrefixes:
                 structlog.get_logger().warning(
                     "prefix.not_kept", prefix=prefix.id, reason=type(error).__name__
                 )
-            if await self.store.get(prefix.id) is None:
+                await self._give_up(prefix)
+            if await to_its_end(self.store.get(prefix.id)) is None:
                 await self._let_go(prefix)  # it was removed in the meantime
 
     async def _compute(self, prefix: SharedPrefix) -> None:
@@ -99,11 +106,19 @@ class SharedPrefixes:
             async for _event in events:
                 pass  # the answer is not wanted; its prompt is
         pinned = await self._engine.pin(prefix.id, SHARED, ids, None)
-        if pinned.num_tokens == 0:
+        if pinned.num_tokens < len(ids) // 4:
             # what all may find must always be there, or its absence would tell who else was served
-            await self._engine.forget(SHARED, ids)
-            reason = pinned.message or "nothing of it stayed on the device"
+            reason = pinned.message or f"only {pinned.num_tokens:,} of its tokens stayed on the device"
             raise Conflict(f"The prefix could not be kept: {reason}.", code="pin_refused")
+
+    async def _give_up(self, prefix: SharedPrefix) -> None:
+        """Let go of one that is not kept; the failure that led here is the one that is told."""
+        try:
+            await self._let_go(prefix)
+        except EngineError as error:
+            structlog.get_logger().warning(
+                "prefix.not_forgotten", prefix=prefix.id, reason=type(error).__name__
+            )
 
     async def _let_go(self, prefix: SharedPrefix) -> None:
         await self._engine.unpin(prefix.id)
@@ -115,8 +130,12 @@ class SharedPrefixes:
 
 
 async def keep_prefixes(services: Services, prefixes: SharedPrefixes, *, poll_seconds: float = 1.0) -> None:
-    """Bring the shared prefixes back to every engine that comes; runs until it is cancelled."""
+    """Bring the shared prefixes back to every engine that comes; runs until it is cancelled.
+
+    What fails is tried again, each time after a longer pause.
+    """
     served: EngineInfo | None = None
+    pause = poll_seconds
     while True:
         engine = services.engine
         # an engine that was replaced describes itself anew, even if nobody saw it missing
@@ -124,7 +143,9 @@ async def keep_prefixes(services: Services, prefixes: SharedPrefixes, *, poll_se
             served = engine.info
             try:
                 await prefixes.restore()
-            except (EngineError, SQLAlchemyError) as error:
+                pause = poll_seconds
+            except Exception as error:  # noqa: BLE001 - the next engine, or database, may take them
                 served = None
+                pause = min(2 * pause, _LONGEST_PAUSE * poll_seconds)
                 structlog.get_logger().warning("prefixes.not_kept", reason=type(error).__name__)
-        await asyncio.sleep(poll_seconds)
+        await asyncio.sleep(pause)

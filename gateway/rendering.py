@@ -6,7 +6,7 @@ fit is refused before any of it is tokenized.
 
 import asyncio
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ __all__ = ["ChatRenderer", "num_characters", "num_common"]
 T = TypeVar("T")
 
 _LONG_TEXT = 20_000  # characters
+_MESSAGE_COST = 256  # characters that take as long as rendering a message without any
 
 
 class ChatRenderer:
@@ -36,8 +37,12 @@ class ChatRenderer:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        drawn: Mapping[int, bytes] | None = None,
     ) -> Prompt:
-        """The prompt in a namespace. Raises InvalidRequest when the template refuses the messages."""
+        """The prompt in a namespace. `drawn` has the packed int32 ids of earlier answers, by their index.
+
+        Raises InvalidRequest when the template refuses the messages.
+        """
 
         def work() -> Prompt:
             return self.render_now(
@@ -46,10 +51,11 @@ class ChatRenderer:
                 now=datetime.now(),
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
+                drawn=drawn,
             )
 
         try:
-            return await self.beside(work, num_characters(messages))
+            return await self._beside(work, num_characters(messages) + _MESSAGE_COST * len(messages))
         except ValueError as refusal:
             raise InvalidRequest(f"{refusal}"[:500], param="messages") from None
 
@@ -61,6 +67,7 @@ class ChatRenderer:
         now: datetime,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        drawn: Mapping[int, bytes] | None = None,
     ) -> Prompt:
         """The same, here and now. Raises ValueError when the template refuses the messages."""
         return self.prompts.render(
@@ -70,9 +77,10 @@ class ChatRenderer:
             now=now,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
+            drawn=drawn,
         )
 
-    async def beside(self, work: Callable[[], T], num_characters: int) -> T:
+    async def _beside(self, work: Callable[[], T], num_characters: int) -> T:
         """Do work on so much text: in a thread if it is long, for a short one is not worth a thread."""
         return await asyncio.to_thread(work) if num_characters > _LONG_TEXT else work()
 
@@ -81,18 +89,36 @@ class ChatRenderer:
 
         Raises ContextTooLong.
         """
-        length = num_characters(messages)
-        if length // self._max_token_bytes >= limit:
+        if self.is_hopeless(messages, limit):
+            length = num_characters(messages)
             raise ContextTooLong(
-                f"The messages have {length:,} characters; the {limit:,} tokens of prompt and answer "
-                "together cannot hold them. Shorten the messages.",
+                f"The {len(messages):,} messages have {length:,} characters; the {limit:,} tokens of prompt "
+                "and answer together cannot hold them. Shorten the messages.",
                 param="messages",
             )
 
+    def is_hopeless(self, messages: Sequence[Message], limit: int) -> bool:
+        """Whether text cannot fit into `limit` tokens, of which each message takes one beside its text's."""
+        return num_characters(messages) // self._max_token_bytes + len(messages) >= limit
+
 
 def num_characters(messages: Sequence[Message]) -> int:
-    """The length of all contents together."""
-    return sum(len(message.content or "") for message in messages)
+    """The length of every string that the template is given."""
+    return sum(_num_characters(message) for message in messages)
+
+
+def _num_characters(message: Message) -> int:
+    length = len(message.content or "") + len(message.name or "") + len(message.tool_call_id or "")
+    waiting: list[object] = list(message.tool_calls or ())
+    while waiting:  # not by recursion: clients choose the depth
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [*value.keys(), *value.values()]
+        elif isinstance(value, list):
+            waiting += value
+        else:
+            length += len(value) if isinstance(value, str) else 1
+    return length
 
 
 def num_common(one: "array[int]", other: "array[int]") -> int:

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from engine.client import Engine
 from gateway.catalog import Catalog
 from gateway.conversation.prompt import Prompts
+from gateway.errors import EngineUnavailable
 from gateway.lifecycle import Lifecycle
 from gateway.metrics import Metrics
 from gateway.namespaces import Namespaces
@@ -34,3 +35,8 @@ class Services:
     def database(self) -> AsyncEngine:
         """Where usage, sessions and shared prefixes are kept."""
         return self.usage.database
+
+    def require_engine(self) -> None:
+        """Raise EngineUnavailable while there is no engine to ask."""
+        if not self.engine.is_ready:
+            raise EngineUnavailable("The model is not ready yet. Send the request again in a moment.")

@@ -70,6 +70,10 @@ class DrainingServer(uvicorn.Server):
             self.should_exit = is_late or self.lifecycle.num_requests == 0
         return await super().on_tick(counter)
 
+    def end(self) -> None:
+        """Leave without draining: a part of the server has failed."""
+        self.should_exit = True
+
     def stop(self) -> None:
         """Begin to drain, as a signal does."""
         self.handle_exit(signal.SIGTERM, None)

@@ -85,6 +85,7 @@ class ServerSettings(_Section):
     cors_origins: tuple[str, ...] = ()  # pages that may call from a browser; "*" for all
     max_body_bytes: Bytes = 8 << 20
     ping_seconds: float = Field(15.0, gt=0)  # a comment keeps an idle stream's connection open
+    send_timeout_seconds: float = Field(60.0, gt=0)  # a client that takes nothing for so long is let go
     drain_seconds: float = Field(30.0, ge=0)  # running requests may take this long after SIGTERM
 
     @property
@@ -139,11 +140,13 @@ class CacheSettings(_Section):
 
 
 class ConversationSettings(_Section):
-    """What is remembered of conversations in memory, and how long a session may be waited for."""
+    """What is remembered of conversations, how long a session may be waited for, and how much is kept."""
 
     transcript_bytes: Bytes = 64 << 20
     turn_wait_seconds: float = Field(30.0, gt=0)  # for the turn before it in the same session
     change_wait_seconds: float = Field(5.0, gt=0)  # for a turn that runs, to park, fork, pin or delete
+    max_session_bytes: Bytes = 8 << 20  # of a session's messages
+    max_sessions: int = Field(10_000, ge=1)  # of one tenant
 
 
 class DatabaseSettings(_Section):

@@ -11,12 +11,10 @@ from contextlib import ExitStack, aclosing
 
 import msgspec
 from msgspec import UNSET
-from sse_starlette.event import ServerSentEvent
-from sse_starlette.sse import EventSourceResponse
-from starlette.types import Receive, Scope, Send
 
 from engine.errors import EngineError
 from gateway.errors import GatewayError, InternalError, error_body, from_engine
+from gateway.events import EventResponse, Pace
 from gateway.generation import Generation
 from gateway.wire.chunks import ChunkWriter
 
@@ -26,31 +24,9 @@ _ENCODER = msgspec.json.Encoder()
 _DONE = b"data: [DONE]\n\n"
 
 
-class _HoldingResponse(EventSourceResponse):
-    """Holds something until its last byte is sent or its client has gone."""
-
-    held: ExitStack
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self.held:
-            await super().__call__(scope, receive, send)
-
-
-def event_stream(
-    generation: Generation, *, with_usage: bool, ping_seconds: float, held: ExitStack
-) -> EventSourceResponse:
+def event_stream(generation: Generation, *, with_usage: bool, pace: Pace, held: ExitStack) -> EventResponse:
     """The response that streams a generation. It closes `held` when it has ended."""
-    response = _HoldingResponse(
-        _events(generation, with_usage=with_usage),
-        media_type="text/event-stream; charset=utf-8",
-        headers={"cache-control": "no-cache, no-store"},
-        # the library's own default, \r\n, is legal, but simple clients split at "\n\n"
-        sep="\n",
-        ping=ping_seconds,
-        ping_message_factory=lambda: ServerSentEvent(comment="keep-alive", sep="\n"),
-    )
-    response.held = held
-    return response
+    return EventResponse(_events(generation, with_usage=with_usage), pace, held)
 
 
 async def _events(generation: Generation, *, with_usage: bool) -> AsyncGenerator[bytes]:

@@ -109,7 +109,7 @@ class ScriptedEngine:
     report: CacheReport | None = None  # on the first event of every choice
     tiers: dict[TierName, TierUse] = field(default_factory=dict)
     moved: Moved = field(default_factory=lambda: _moved())
-    pinned: Pinned = field(default_factory=lambda: Pinned(ticket=0, num_tokens=16, num_blocks=1))
+    pinned: Pinned | None = None  # None: all that is asked for
     page: NodePage = field(default_factory=lambda: NodePage(ticket=0, nodes=[], next=None))
     events: list[CacheEvents] = field(default_factory=list)
     dies_after_events: bool = True  # for who listens; else nothing more happens
@@ -163,9 +163,9 @@ class ScriptedEngine:
         return Forgotten(ticket=0, num_blocks={"device": 1})
 
     async def pin(self, name: str, namespace: bytes, tokens: bytes, seconds: float | None) -> Pinned:
-        """The scripted pin."""
+        """The scripted pin, or all of the prefix."""
         self._called("pin", name=name, namespace=namespace, tokens=tokens, seconds=seconds)
-        return self.pinned
+        return self.pinned or Pinned(ticket=0, num_tokens=len(tokens) // 4, num_blocks=1)
 
     async def unpin(self, name: str) -> None:
         """Remembered."""

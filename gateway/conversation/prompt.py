@@ -5,11 +5,12 @@ what `record` takes, so an answer is remembered for exactly the prompt that it c
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from gateway.conversation.answers import Answer, Opening, answers_in
 from gateway.conversation.detokenizer import Detokenizer
 from gateway.conversation.messages import Message
 from gateway.conversation.model_text import load_model_text
@@ -19,6 +20,9 @@ from gateway.conversation.text_model import TextModel
 from gateway.conversation.transcript import Transcripts
 
 __all__ = ["Prompt", "Prompts", "load_prompts"]
+
+_MAX_RECALLED = 64  # answers of one conversation
+_ANY_DATE = datetime(2026, 1, 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +43,7 @@ class Prompts:
         self.vocab_size = model.tokenizer.vocab_size
         self._renderer = Renderer(model.template, model.tokenizer)
         self._transcripts = Transcripts(model.tokenizer, max_bytes=transcript_bytes)
+        self._opening = self._find_opening()
 
     def render(
         self,
@@ -48,9 +53,10 @@ class Prompts:
         now: datetime,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        drawn: Mapping[int, bytes] | None = None,
     ) -> Prompt:
         """Raises ValueError (TemplateRefused, ContinuationRefused) for messages that make no prompt; its text
-        is for the client.
+        is for the client. `drawn` has the ids of earlier answers, packed int32, by their message's index.
 
         Work grows with the length of the messages: a long one belongs in a thread.
         """
@@ -60,7 +66,8 @@ class Prompts:
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
         )
-        return Prompt(self._transcripts.encode(tenant, rendering), rendering, tenant)
+        answers = self._answers(rendering, messages, drawn or {}, tenant, now)
+        return Prompt(self._transcripts.encode(tenant, rendering, answers), rendering, tenant)
 
     def record(self, prompt: Prompt, text: str, ids: Sequence[int]) -> bool:
         """Remember a finished answer: the text that the client was sent, and the ids that were drawn, without
@@ -73,6 +80,48 @@ class Prompts:
     def detokenizer(self) -> Detokenizer:
         """A fresh one, for one choice."""
         return Detokenizer(self.tokenizer)
+
+    def _find_opening(self) -> Opening | None:
+        """What stands before every answer; None when the template refuses the plainest conversation."""
+        asked = [{"role": "user", "content": "x"}]
+        try:
+            return Opening.of(self._renderer.render(asked, now=_ANY_DATE))
+        except ValueError:
+            return None
+
+    def _answers(
+        self,
+        rendering: Rendering,
+        messages: Sequence[Message],
+        drawn: Mapping[int, bytes],
+        tenant: str,
+        now: datetime,
+    ) -> Mapping[int, Answer]:
+        if not drawn:
+            return {}
+        if self._opening is not None:
+            found = answers_in(rendering, messages, drawn, self._opening)
+            if found is not None:
+                return found
+        self._recall(messages, drawn, tenant, now)
+        return {}
+
+    def _recall(
+        self, messages: Sequence[Message], drawn: Mapping[int, bytes], tenant: str, now: datetime
+    ) -> None:
+        """Remember answers one by one, as if they had just been given: each costs a rendering.
+
+        The newest come first, and the first that is known ends it: the older ones were met with it.
+        """
+        for place in sorted(drawn, reverse=True)[:_MAX_RECALLED]:
+            try:
+                rendering = self._renderer.render(messages[:place], now=now)
+            except ValueError:
+                continue  # another model's template: nothing was recorded under it
+            text = messages[place].get("content") or ""
+            if self._transcripts.knows(tenant, rendering, text):
+                return
+            self._transcripts.record(tenant, rendering, text=text, ids=array("i", drawn[place]))
 
 
 def load_prompts(model_path: Path, *, transcript_bytes: int = 64 << 20) -> Prompts:

@@ -8,10 +8,11 @@ after them could have merged with them.
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from threading import Lock
 
+from gateway.conversation.answers import Answer
 from gateway.conversation.runs import Rendering
 from gateway.conversation.tokenizer import Tokenizer
 
@@ -35,18 +36,35 @@ class Transcripts:
         """What the memory holds now, overhead included."""
         return self._num_bytes
 
-    def encode(self, tenant: str, rendering: Rendering) -> "array[int]":
-        """The ids of a prompt: remembered where they are known, else tokenized, and remembered."""
+    def encode(
+        self, tenant: str, rendering: Rendering, answers: Mapping[int, Answer] | None = None
+    ) -> "array[int]":
+        """The ids of a prompt: remembered where they are known, else tokenized, and remembered.
+
+        `answers` are known from elsewhere, by their places among the units; their ids win over what is
+        remembered, where they stand for their text.
+        """
         ids = array("i")
         chain = _Chain(tenant, rendering.model)
         last = len(rendering.units) - 1
         for place, unit in enumerate(rendering.units):
-            key = chain.extend(unit, closed=place < last)
             if isinstance(unit, int):
+                chain.extend(unit, closed=place < last)
                 ids.append(unit)
-            else:
-                ids.frombytes(self._ids(key, unit))
+                continue
+            before = chain.copy()
+            key = chain.extend(unit, closed=place < last)
+            answer = answers.get(place) if answers and place < last else None
+            known = None if answer is None else self._answered(before, key, answer)
+            ids.frombytes(self._ids(key, unit) if known is None else known)
         return ids
+
+    def knows(self, tenant: str, rendering: Rendering, text: str) -> bool:
+        """Whether the ids of this prompt's answer are remembered."""
+        chain = _Chain(tenant, rendering.model)
+        for unit in rendering.closed_units:
+            chain.extend(unit, closed=True)
+        return self._get(chain.extend(rendering.open_stretch + text, closed=True)) is not None
 
     def record(self, tenant: str, rendering: Rendering, *, text: str, ids: Sequence[int]) -> bool:
         """Remember that the model continued this prompt by `ids`, which the client was sent as `text`.
@@ -54,16 +72,34 @@ class Transcripts:
         Answers whether it was worth remembering: not if the ids decode to anything else (a stop string or a
         limit cut the text) or hold a control token, which a client's text never becomes.
         """
-        if not self._stands_for(ids, text):
+        drawn = array("i", ids)
+        if not self._stands_for(drawn, text):
             return False
         chain = _Chain(tenant, rendering.model)
         for unit in rendering.closed_units:
             chain.extend(unit, closed=True)
         begun = rendering.open_stretch
-        drawn = array("i", ids).tobytes()
-        before = self._ids(chain.copy().extend(begun, closed=False), begun) if begun else b""
-        self._put(chain.extend(begun + text, closed=True), before + drawn)
+        before = self._begun(chain, begun)
+        self._put(chain.extend(begun + text, closed=True), before + drawn.tobytes())
         return True
+
+    def _answered(self, chain: "_Chain", key: bytes, answer: Answer) -> bytes | None:
+        """The ids of a closed stretch that an answer ends; None if the drawn ones are not its text's.
+
+        `chain` is of what comes before the stretch.
+        """
+        known = self._get(key)
+        if known is not None and known.endswith(answer.ids):
+            return known
+        if not self._stands_for(array("i", answer.ids), answer.text):
+            return None
+        ids = self._begun(chain, answer.begun) + answer.ids
+        self._put(key, ids)
+        return ids
+
+    def _begun(self, chain: "_Chain", begun: str) -> bytes:
+        """The ids of what the template wrote before an answer; `chain` is of what comes before that."""
+        return self._ids(chain.copy().extend(begun, closed=False), begun) if begun else b""
 
     def _stands_for(self, ids: Sequence[int], text: str) -> bool:
         if not text or not self._tokenizer.control_ids.isdisjoint(ids):

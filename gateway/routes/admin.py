@@ -7,17 +7,16 @@ shared prefixes, which an administrator wrote.
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 
 import msgspec
-from sse_starlette.event import ServerSentEvent
-from sse_starlette.sse import EventSourceResponse
 from starlette.requests import Request
 from starlette.responses import Response
 
 from engine.cache_messages import CacheEvents, TierName
 from engine.errors import EngineError
-from gateway.errors import EngineUnavailable, GatewayError, InvalidRequest, NotFound, error_body, from_engine
+from gateway.errors import GatewayError, InvalidRequest, NotFound, error_body, from_engine
+from gateway.events import EventResponse, Pace
 from gateway.journal import Journal
 from gateway.paging import MAX_LIMIT, list_of, parse_paging
 from gateway.prefixes import SHARED, SharedPrefixes
@@ -42,13 +41,11 @@ _LOCATE_SECONDS = 2.0
 class AdminRoute:
     """The endpoints, with their collaborators."""
 
-    def __init__(
-        self, services: Services, *, prefixes: SharedPrefixes, journal: Journal, ping_seconds: float
-    ) -> None:
+    def __init__(self, services: Services, *, prefixes: SharedPrefixes, journal: Journal, pace: Pace) -> None:
         self.services = services
         self.prefixes = prefixes
         self.journal = journal
-        self.ping_seconds = ping_seconds
+        self.pace = pace
 
     async def cache(self, request: Request) -> Response:
         """A page of one tier's tree."""
@@ -60,20 +57,13 @@ class AdminRoute:
         after = query.get("after", "0")
         if not (after.isascii() and after.isdecimal() and len(after) < 19):
             raise InvalidRequest("after must be a node's serial; use the last_id of a page.", param="after")
-        self._require_engine()
+        self.services.require_engine()
         return json_response(NodeList.of(await self.services.engine.nodes(tier, int(after), limit)))
 
     async def events(self, _request: Request) -> Response:
         """What happens in the cache from now on, as server-sent events."""
-        self._require_engine()
-        return EventSourceResponse(
-            self._events(),
-            media_type="text/event-stream; charset=utf-8",
-            headers={"cache-control": "no-cache, no-store"},
-            sep="\n",
-            ping=self.ping_seconds,
-            ping_message_factory=lambda: ServerSentEvent(comment="keep-alive", sep="\n"),
-        )
+        self.services.require_engine()
+        return EventResponse(self._events(), self.pace, ExitStack())
 
     async def requests(self, request: Request) -> Response:
         """How the cache served the last requests, newest first."""
@@ -88,7 +78,8 @@ class AdminRoute:
     async def list_prefixes(self, request: Request) -> Response:
         """A page of the shared prefixes."""
         page = await self.prefixes.store.page(parse_paging(request.query_params))
-        answers = [PrefixAnswer.of(prefix, await self._locate(prefix)) for prefix in page.items]
+        places = await asyncio.gather(*[self._locate(prefix) for prefix in page.items])
+        answers = [PrefixAnswer.of(*each) for each in zip(page.items, places, strict=True)]
         ids = [answer.id for answer in answers]
         return json_response(list_of(answers, ids, has_more=page.has_more))
 
@@ -97,7 +88,7 @@ class AdminRoute:
         require_json(request.headers.get("content-type", ""))
         asked, fields = parse_body(await request.body(), NewPrefix)
         messages = raw_messages(fields)
-        self._require_engine()
+        self.services.require_engine()
         prefix = await self.prefixes.share(asked.name, messages)
         return json_response(PrefixAnswer.of(prefix, await self._locate(prefix)))
 
@@ -107,7 +98,7 @@ class AdminRoute:
         # only what could be an id is looked up: databases differ in what strings they take
         prefix = await self.prefixes.store.get(prefix_id) if _PREFIX_ID.fullmatch(prefix_id) else None
         if prefix is not None:
-            self._require_engine()
+            self.services.require_engine()
         if prefix is None or not await self.prefixes.remove(prefix):
             raise NotFound("There is no shared prefix of this id.", param="prefix_id")
         return json_response(Deleted(id=prefix_id, object="shared_prefix.deleted"))
@@ -138,15 +129,11 @@ class AdminRoute:
         if not engine.is_ready:
             return None
         try:
-            ids = await self.prefixes.ids(prefix)
             async with asyncio.timeout(_LOCATE_SECONDS):
+                ids = await self.prefixes.ids(prefix)
                 return CacheUse.of(await engine.locate(SHARED, ids))
         except (EngineError, GatewayError, TimeoutError):
             return None
-
-    def _require_engine(self) -> None:
-        if not self.services.engine.is_ready:
-            raise EngineUnavailable("The model is not ready yet. Send the request again in a moment.")
 
 
 def _event(events: CacheEvents) -> bytes:

@@ -19,7 +19,8 @@ from gateway.auth import principal_of
 from gateway.choice import Choice
 from gateway.conversation.stop import StopMatcher, StopStrings
 from gateway.conversation.volatile import VolatileWatch
-from gateway.errors import EngineUnavailable, InvalidRequest
+from gateway.errors import ContextTooLong, InvalidRequest
+from gateway.events import Pace
 from gateway.explanation import Explainer
 from gateway.generation import Generation
 from gateway.journal import Journal
@@ -50,7 +51,7 @@ class ChatRoute:
         renderer: ChatRenderer,
         sessions: Sessions,
         journal: Journal,
-        ping_seconds: float,
+        pace: Pace,
         keeps_trace: bool,
     ) -> None:
         self.services = services
@@ -59,7 +60,7 @@ class ChatRoute:
         self.sessions = sessions
         self.journal = journal
         self.watch = VolatileWatch()
-        self.ping_seconds = ping_seconds
+        self.pace = pace
         self.keeps_trace = keeps_trace
 
     async def create(self, request: Request) -> Response:
@@ -73,13 +74,16 @@ class ChatRoute:
         chat = parsed.chat
         with ExitStack() as held:
             turn = await self._turn(record.tenant, parsed, held)
-            generation = await self._prepare(chat, turn, record)
+            try:
+                generation = await self._prepare(chat, turn, record)
+            except ContextTooLong as refusal:
+                raise refusal if turn is None else await self.sessions.too_long(turn, refusal) from None
             if not chat.stream:
                 return await whole_answer(request, generation, with_logprobs=bool(chat.logprobs))
             return event_stream(
                 generation,
                 with_usage=chat.wants_usage_chunk,
-                ping_seconds=self.ping_seconds,
+                pace=self.pace,
                 held=held.pop_all(),
             )
 
@@ -87,8 +91,7 @@ class ChatRoute:
         parsed = parse_chat_request(body)
         self.services.metrics.unknown_fields.inc(parsed.num_unknown)
         self.services.catalog.require(parsed.chat.model)
-        if not self.services.engine.is_ready:
-            raise EngineUnavailable("The model is not ready yet. Send the request again in a moment.")
+        self.services.require_engine()
         return parsed
 
     async def _turn(self, tenant: str, parsed: ParsedChat, held: ExitStack) -> Turn | None:
@@ -106,7 +109,7 @@ class ChatRoute:
         services = self.services
         assert record.tenant is not None, "the request has been let in"
         info = services.engine.info
-        messages = chat.messages if turn is None else [*turn.history, *chat.messages]
+        messages = chat.messages if turn is None else turn.messages
         namespace = (
             services.namespaces.of(record.tenant, chat.cache_salt) if turn is None else turn.session.namespace
         )
@@ -116,6 +119,7 @@ class ChatRoute:
             namespace,
             add_generation_prompt=chat.add_generation_prompt is not False and not chat.continue_final_message,
             continue_final_message=bool(chat.continue_final_message),
+            drawn=None if turn is None else turn.history.drawn,
         )
         if not prompt.ids:
             raise InvalidRequest("The messages render to an empty prompt; send some text.", param="messages")

@@ -103,7 +103,7 @@ class SessionsRoute:
         require_json(request.headers.get("content-type", ""))
         asked, _ = parse_body(await request.body(), PinSession)
         async with self.sessions.alone(_tenant(request), _id(request)) as session:
-            self.sessions.require_engine()
+            self.services.require_engine()
             ids = await self.sessions.read(session)
             seconds = asked.ttl_seconds
             pinned = await self.services.engine.pin(session.id, session.namespace, ids, seconds)
@@ -121,7 +121,7 @@ class SessionsRoute:
     async def unpin(self, request: Request) -> Response:
         """End a session's pin, if it has one."""
         session = await self.sessions.get(_tenant(request), _id(request))
-        self.sessions.require_engine()
+        self.services.require_engine()
         await self.services.engine.unpin(session.id)
         return json_response(Deleted(id=session.id, object="session.pin.deleted"))
 
@@ -135,7 +135,7 @@ class SessionsRoute:
         self, request: Request, kind: Literal["session.park", "session.resume"], move: Move
     ) -> Response:
         async with self.sessions.alone(_tenant(request), _id(request)) as session:
-            self.sessions.require_engine()
+            self.services.require_engine()
             ids = await self.sessions.read(session)
             moved = await move(session.namespace, ids)
         return json_response(MoveAnswer.of(kind, session.id, moved))

@@ -1,72 +1,75 @@
 """What a session's history is for the model: its messages, and the very ids that were read and written.
 
-It owns how many messages of each session this process has brought into the transcripts. After a restart
-those are empty; the ids of answers lie in the rows. So a history is replayed before it is first rendered, and
-what was added to it since then, here or by other gateways, before it is rendered again. The transcripts are
-bounded: should they have let go of a session in the meantime, its text is tokenized anew.
+It owns nothing: ids of answers lie in the rows, and every rendering is given them. What no prompt could ever
+hold is not tokenized, and the engine is never asked about more than its longest request.
 """
 
 from array import array
-from collections import OrderedDict
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from gateway.rendering import ChatRenderer, num_characters
-from gateway.store.sessions import Session, StoredMessage
+from gateway.errors import InvalidRequest
+from gateway.rendering import ChatRenderer
+from gateway.store.sessions import StoredMessage
 from gateway.wire.messages import Message
 from gateway.wire.stored import messages_of
 
-__all__ = ["Histories"]
+__all__ = ["Histories", "History"]
 
-_MAX_SESSIONS = 10_000
+_MAX_TRIED = 8  # shorter beginnings of a history that the template refuses
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Messages, and of those that the model wrote its ids, packed int32, by their index."""
+
+    messages: Sequence[Message]
+    drawn: Mapping[int, bytes]
+
+    @classmethod
+    def of(cls, stored: Sequence[StoredMessage]) -> "History":
+        """As it was stored."""
+        drawn = {place: each.token_ids for place, each in enumerate(stored) if each.token_ids is not None}
+        return cls(messages_of([each.message for each in stored]), drawn)
+
+    def first(self, num_messages: int) -> "History":
+        """Its beginning."""
+        drawn = {place: ids for place, ids in self.drawn.items() if place < num_messages}
+        return History(self.messages[:num_messages], drawn)
+
+    def followed_by(self, messages: Sequence[Message], answer: str, token_ids: "array[int]") -> "History":
+        """With a turn more."""
+        told = [*self.messages, *messages, Message(role="assistant", content=answer)]
+        return History(told, {**self.drawn, len(told) - 1: token_ids.tobytes()})
 
 
 class Histories:
-    """The histories of sessions, rendered."""
+    """Histories, rendered for one model."""
 
     def __init__(self, renderer: ChatRenderer) -> None:
         self._renderer = renderer
-        self._num_replayed: OrderedDict[str, int] = OrderedDict()  # session id -> messages
 
-    async def messages(self, session: Session, history: Sequence[StoredMessage]) -> list[Message]:
-        """The history as messages of a chat request. From now on rendering it gives the exact ids."""
-        messages = messages_of([stored.message for stored in history])
-        await self._replay(session, history, messages)
-        return messages
+    async def ids(self, history: History, namespace: bytes, limit: int) -> "array[int]":
+        """The first `limit` ids of a history.
 
-    async def ids(self, session: Session, history: Sequence[StoredMessage]) -> bytes:
-        """The ids of the history so far, packed int32. Raises InvalidRequest when no template takes it."""
-        if not history:
-            return b""
-        messages = await self.messages(session, history)
-        prompt = await self._renderer.render(messages, session.namespace, add_generation_prompt=False)
-        return prompt.ids.tobytes()
+        Raises InvalidRequest when no template takes it, and ContextTooLong when it can never be a prompt.
+        """
+        if not history.messages:
+            return array("i")
+        self._renderer.refuse_hopeless_length(history.messages, limit)
+        prompt = await self._renderer.render(
+            history.messages, namespace, add_generation_prompt=False, drawn=history.drawn
+        )
+        return prompt.ids[:limit]
 
-    async def _replay(
-        self, session: Session, history: Sequence[StoredMessage], messages: Sequence[Message]
-    ) -> None:
-        known = self._num_replayed.get(session.id, 0)
-        answers = [stored for stored in history[known:] if stored.token_ids is not None]
-        if answers:
-            # each answer's prompt is rendered by itself
-            amount = num_characters(messages) * len(answers)
-            await self._renderer.beside(lambda: self._record(session.namespace, answers, messages), amount)
-        self._note(session.id, len(history))
-
-    def _record(
-        self, namespace: bytes, answers: Sequence[StoredMessage], messages: Sequence[Message]
-    ) -> None:
-        now = datetime.now()
-        for answer in answers:
+    async def known_ids(self, history: History, namespace: bytes, limit: int) -> "array[int]":
+        """The same of its longest beginning that is not refused; none of it if there is no such."""
+        num_messages = len(history.messages)
+        while num_messages and self._renderer.is_hopeless(history.messages[:num_messages], limit):
+            num_messages //= 2
+        for length in range(num_messages, max(0, num_messages - _MAX_TRIED), -1):
             try:
-                prompt = self._renderer.render_now(messages[: answer.position], namespace, now=now)
-            except ValueError:
-                continue  # another model's template: nothing was recorded under it
-            text = messages[answer.position].content or ""
-            self._renderer.prompts.record(prompt, text, array("i", answer.token_ids or b""))
-
-    def _note(self, session_id: str, num_messages: int) -> None:
-        self._num_replayed[session_id] = num_messages
-        self._num_replayed.move_to_end(session_id)
-        while len(self._num_replayed) > _MAX_SESSIONS:
-            self._num_replayed.popitem(last=False)
+                return await self.ids(history.first(length), namespace, limit)
+            except InvalidRequest:
+                continue
+        return array("i")

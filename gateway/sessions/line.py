@@ -7,7 +7,6 @@ several gateways over one database are told apart by the session's counter of tu
 import asyncio
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
 
 from gateway.errors import Conflict
 
@@ -26,7 +25,6 @@ class Hold:
     def __init__(self, line: "SessionLine", session_id: str) -> None:
         self._line = line
         self._session_id = session_id
-        self._work: asyncio.Future[Any] | None = None
         self._is_over = False
 
     def __enter__(self) -> "Hold":
@@ -37,20 +35,17 @@ class Hold:
     ) -> None:
         self.release()
 
-    async def finish(self, work: asyncio.Future[None]) -> None:
-        """Wait for work that runs to its end even if the wait is cancelled; the session is held as long."""
-        self._work = work
-        await asyncio.shield(work)
-
     def release(self) -> None:
-        """Let the next one in, as soon as the work is done."""
-        if self._is_over:
-            return
-        self._is_over = True
-        if self._work is not None and not self._work.done():
-            self._work.add_done_callback(lambda _work: self._line._leave(self._session_id))
-        else:
+        """Let the next one in."""
+        if not self._is_over:
+            self._is_over = True
             self._line._leave(self._session_id)
+
+    def release_after(self, work: "asyncio.Task[None]") -> None:
+        """Let the next one in as soon as this work is done, however it ends; `release` adds nothing then."""
+        if not self._is_over:
+            self._is_over = True
+            self._line._leave_after(self._session_id, work)
 
 
 class SessionLine:
@@ -58,6 +53,7 @@ class SessionLine:
 
     def __init__(self) -> None:
         self._places: dict[str, _Place] = {}
+        self._work: set[asyncio.Task[None]] = set()  # sessions are held until it is done
 
     @property
     def num_busy(self) -> int:
@@ -82,6 +78,11 @@ class SessionLine:
                 ) from None
             raise
         return Hold(self, session_id)
+
+    def _leave_after(self, session_id: str, work: "asyncio.Task[None]") -> None:
+        self._work.add(work)  # a loop alone does not keep its tasks
+        work.add_done_callback(self._work.discard)
+        work.add_done_callback(lambda _work: self._leave(session_id))
 
     def _leave(self, session_id: str) -> None:
         place = self._places[session_id]

@@ -1,58 +1,89 @@
 """One turn of a session, from the history that it continues to the rows that it adds.
 
 Until it is finished nothing of it is stored; then all of it is, in one transaction, before the client is told
-that the answer has ended.
+that the answer has ended. However it ends, what it computed and no stored history begins with is forgotten,
+and only then is the session let go.
 """
 
 import asyncio
 from array import array
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 from prometheus_client import Counter
-from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.errors import Conflict, from_store
+from gateway.errors import Conflict, GatewayError
+from gateway.sessions.history import History
+from gateway.sessions.leftovers import Leftovers
 from gateway.sessions.line import Hold
 from gateway.store.sessions import NewMessage, Session, SessionStore
 from gateway.wire.messages import Message
-from gateway.wire.stored import as_json
+from gateway.wire.stored import as_json, messages_of
 
 __all__ = ["Turn"]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Turn:
-    """A session that is held for one answer. Released by whoever began it."""
+    """A session that is held for one answer. Whoever began it releases it if no answer was begun."""
 
     store: SessionStore
     turns: Counter
     hold: Hold
+    leftovers: Leftovers
     session: Session
-    history: list[Message]
-    new_messages: Sequence[dict[str, Any]]  # as the client sent them
+    history: History
+    new_messages: Sequence[dict[str, Any]]  # as they are stored
+    _is_over: bool = False
 
-    async def finish(self, text: str, token_ids: Sequence[int]) -> None:
+    @property
+    def messages(self) -> list[Message]:
+        """All that the answer is asked for."""
+        return [*self.history.messages, *messages_of(self.new_messages)]
+
+    async def finish(self, prompt: "array[int]", text: str, token_ids: Sequence[int]) -> None:
         """Store the new messages and the answer. What has begun is done even if the waiting is cancelled.
 
         Raises Conflict, and StoreUnavailable or InternalError when the database fails: then nothing is kept.
         """
-        await self.hold.finish(asyncio.ensure_future(self._store(text, token_ids)))
+        drawn = array("i", token_ids)
+        storing = asyncio.ensure_future(self._store(text, drawn))
+        self._end(self._settle(storing, prompt + drawn, text, drawn))
+        await asyncio.shield(storing)
 
-    async def _store(self, text: str, token_ids: Sequence[int]) -> None:
-        answer = NewMessage(
-            json=as_json({"role": "assistant", "content": text}), token_ids=array("i", token_ids).tobytes()
-        )
+    def abandon(self, prompt: "array[int]", token_ids: Sequence[int]) -> None:
+        """End it without an answer, unless it is finished; never waits."""
+        if not self._is_over:
+            self._end(self._forget(prompt + array("i", token_ids), self.history))
+
+    def _end(self, work: Coroutine[None, None, None]) -> None:
+        self._is_over = True
+        self.hold.release_after(asyncio.create_task(work))
+
+    async def _settle(
+        self, storing: "asyncio.Future[None]", path: "array[int]", text: str, drawn: "array[int]"
+    ) -> None:
+        await asyncio.wait((storing,))
+        kept = self.history
+        if not storing.cancelled() and storing.exception() is None:
+            kept = kept.followed_by(messages_of(self.new_messages), text, drawn)
+        await self._forget(path, kept)
+
+    async def _forget(self, path: "array[int]", kept: History) -> None:
+        await self.leftovers.forget(self.session.id, self.session.namespace, path, kept)
+
+    async def _store(self, text: str, drawn: "array[int]") -> None:
+        answer = NewMessage(json=as_json({"role": "assistant", "content": text}), token_ids=drawn.tobytes())
         messages = [*[NewMessage(json=as_json(message)) for message in self.new_messages], answer]
         try:
             is_stored = await self.store.append(self.session, messages)
-        except SQLAlchemyError as error:
+        except GatewayError as error:
             structlog.get_logger().error(
                 "session.not_stored", session=self.session.id, reason=type(error).__name__
             )
-            raise from_store(error) from None
+            raise
         if not is_stored:
             raise Conflict(
                 "This session was changed or deleted by somebody else while the answer grew; "

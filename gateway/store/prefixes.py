@@ -10,6 +10,7 @@ from sqlalchemy import Row, delete, insert, select, true
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.paging import Page, Paging
+from gateway.store.database import reading, writing
 from gateway.store.keyset import page_of, utc
 from gateway.store.tables import SharedPrefixRow
 
@@ -27,7 +28,7 @@ class SharedPrefix:
 
 
 class PrefixStore:
-    """All of them. Raises SQLAlchemyError when the database fails."""
+    """All of them. Raises StoreUnavailable and InternalError when the database fails."""
 
     def __init__(self, database: AsyncEngine) -> None:
         self._database = database
@@ -40,25 +41,25 @@ class PrefixStore:
             "name": prefix.name,
             "messages": json.dumps(prefix.messages),
         }
-        async with self._database.begin() as connection:
+        async with writing(self._database) as connection:
             await connection.execute(insert(SharedPrefixRow).values(row))
 
     async def get(self, prefix_id: str) -> SharedPrefix | None:
         """One of them."""
         query = select(SharedPrefixRow.__table__).where(SharedPrefixRow.id == prefix_id)
-        async with self._database.connect() as connection:
+        async with reading(self._database) as connection:
             row = (await connection.execute(query)).one_or_none()
         return None if row is None else _prefix(row)
 
     async def all(self) -> list[SharedPrefix]:
         """Every one, oldest first."""
         query = select(SharedPrefixRow.__table__).order_by(SharedPrefixRow.created_at, SharedPrefixRow.id)
-        async with self._database.connect() as connection:
+        async with reading(self._database) as connection:
             return [_prefix(row) for row in await connection.execute(query)]
 
     async def page(self, paging: Paging) -> Page[SharedPrefix]:
         """Some of them, by time of creation. Raises UnknownCursor."""
-        async with self._database.connect() as connection:
+        async with reading(self._database) as connection:
             rows = await page_of(
                 connection,
                 select(SharedPrefixRow.__table__),
@@ -71,7 +72,7 @@ class PrefixStore:
 
     async def delete(self, prefix_id: str) -> bool:
         """Remove one. False: there is none."""
-        async with self._database.begin() as connection:
+        async with writing(self._database) as connection:
             gone = await connection.execute(delete(SharedPrefixRow).where(SharedPrefixRow.id == prefix_id))
         return gone.rowcount == 1
 

@@ -50,10 +50,7 @@ class SessionRow(Base):
     """A stored conversation. `num_turns` counts the turns taken, and tells writers apart that race."""
 
     __tablename__ = "sessions"
-    __table_args__ = (
-        Index("ix_sessions_tenant_created_at", "tenant", "created_at"),
-        Index("ix_sessions_root_id", "root_id"),
-    )
+    __table_args__ = (Index("ix_sessions_tenant_created_at", "tenant", "created_at"),)
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     tenant: Mapped[str] = mapped_column(String(200))
@@ -62,7 +59,6 @@ class SessionRow(Base):
     created_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
     updated_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
     parent_id: Mapped[str | None] = mapped_column(String(32))  # may have been deleted since
-    root_id: Mapped[str] = mapped_column(String(32))  # the first of its line of forks; itself if it is none
     metadata_json: Mapped[str] = mapped_column("metadata", Text)
     num_turns: Mapped[int]
 
@@ -78,6 +74,7 @@ class SessionMessageRow(Base):
     position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     message_json: Mapped[str] = mapped_column("message", Text)
     token_ids: Mapped[bytes | None] = mapped_column(LargeBinary)  # packed int32; of the model's answers
+    prefix_digest: Mapped[bytes] = mapped_column(LargeBinary, index=True)  # of all messages up to this one
     created_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
 
 

@@ -1,23 +1,26 @@
 """Rows of usage, written in batches beside the requests, never in their way.
 
 `add` never waits. When the database is slower than the requests for long, rows are dropped and counted
-rather than memory filled. What was added before `run` is cancelled is written before it ends, if the
-database lets it in time.
+rather than memory filled. A row leaves the queue when it is committed. What was added before `stop` is
+written before `run` ends, if the database lets it in time; what is left then is counted as dropped.
 """
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Self
 
 import structlog
 from prometheus_client import Counter
 from sqlalchemy import insert
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.errors import StoreUnavailable
 from gateway.record import RequestRecord
+from gateway.store.database import writing
 from gateway.store.tables import Usage
 
 __all__ = ["UsageLog", "UsageRow"]
@@ -25,6 +28,7 @@ __all__ = ["UsageLog", "UsageRow"]
 _MAX_WAITING = 10_000
 _MAX_BATCH = 500
 _PAUSE_SECONDS = 0.5
+_MAX_PAUSE_SECONDS = 30.0
 _FLUSH_SECONDS = 5.0
 
 
@@ -76,6 +80,7 @@ class UsageLog:
         self.database = database
         self._dropped = dropped
         self._rows: deque[UsageRow] = deque()
+        self._is_over = asyncio.Event()
         self._log = structlog.get_logger()
 
     @property
@@ -90,25 +95,51 @@ class UsageLog:
             return
         self._rows.append(row)
 
-    async def run(self) -> None:
-        """Write until cancelled, then once more."""
-        try:
-            while True:
-                await asyncio.sleep(_PAUSE_SECONDS)
-                await self._write_all()
-        finally:
-            try:
-                async with asyncio.timeout(_FLUSH_SECONDS):
-                    await self._write_all()
-            except TimeoutError:
-                self._log.warning("usage.not_written", rows=len(self._rows), reason="timeout")
+    def stop(self) -> None:
+        """Let `run` write what is left, and end."""
+        self._is_over.set()
 
-    async def _write_all(self) -> None:
+    async def run(self) -> None:
+        """Write until stopped, then once more.
+
+        It is not to be cancelled: a write that is cut off may leave the database locked.
+        """
+        writer = asyncio.create_task(self._write_until_stopped())
+        await self._is_over.wait()
+        await asyncio.wait((writer,), timeout=_FLUSH_SECONDS)
+        if not writer.done():
+            writer.cancel()
+            await asyncio.wait((writer,))
+        if self._rows:
+            self._dropped.inc(len(self._rows))
+            self._log.warning("usage.dropped", rows=len(self._rows))
+            self._rows.clear()
+
+    async def _write_until_stopped(self) -> None:
+        pause = _PAUSE_SECONDS
+        is_last = False
+        while not is_last:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._is_over.wait()
+            is_last = self._is_over.is_set()
+            # what fails may do so for long, and each try is a line in the log
+            pause = _PAUSE_SECONDS if await self._write_all() else min(2 * pause, _MAX_PAUSE_SECONDS)
+
+    async def _write_all(self) -> bool:
+        """Whether everything was written, or given up."""
         while self._rows:
-            batch = [self._rows.popleft() for _ in range(min(_MAX_BATCH, len(self._rows)))]
+            batch = list(islice(self._rows, _MAX_BATCH))
             try:
-                async with self.database.begin() as connection:
+                async with writing(self.database) as connection:
                     await connection.execute(insert(Usage), [asdict(row) for row in batch])
-            except SQLAlchemyError as error:
+            except StoreUnavailable as error:
+                self._log.warning("usage.not_written", rows=len(self._rows), reason=type(error).__name__)
+                return False
+            except Exception as error:  # noqa: BLE001 - usage must not end the server
+                # it would fail again, and keep all that follows
+                self._log.warning("usage.dropped", rows=len(batch), reason=type(error).__name__)
                 self._dropped.inc(len(batch))
-                self._log.warning("usage.not_written", rows=len(batch), reason=type(error).__name__)
+            for _ in batch:
+                self._rows.popleft()
+        return True

@@ -6,7 +6,7 @@ import msgspec
 
 from engine.cache_messages import CacheReport, MissReason, Moved, Residency, TierName, TierUse
 
-__all__ = ["CacheAnswer", "CacheUse", "MoveAnswer", "PartedAt", "TierAnswer", "TierTokens", "has_parted"]
+__all__ = ["CacheExplanation", "CacheUse", "MoveAnswer", "PartedAt", "TierAnswer", "TierTokens", "has_parted"]
 
 
 class TierTokens(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class PartedAt(msgspec.Struct, frozen=True, kw_only=True):
     message: int | None  # an index into the messages, a session's history first; null: in none of them
 
 
-class CacheAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class CacheExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request was a hit, or why not. `tokens` and `computed` add up to the prompt."""
 
     tokens: TierTokens

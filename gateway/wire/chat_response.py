@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gateway.wire.cache_answers import CacheAnswer
+from gateway.wire.cache_answers import CacheExplanation
 
 __all__ = [
     "ChatChoice",
@@ -104,7 +104,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str
-    cache: CacheAnswer | UnsetType = UNSET  # when asked for
+    cache: CacheExplanation | UnsetType = UNSET  # when asked for
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,4 +135,4 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str
     choices: list[ChunkChoice]
     usage: Usage | UnsetType | None = UNSET
-    cache: CacheAnswer | UnsetType = UNSET
+    cache: CacheExplanation | UnsetType = UNSET

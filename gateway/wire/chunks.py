@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import UNSET, UnsetType
 
 from gateway.choice import Piece
-from gateway.wire.cache_answers import CacheAnswer
+from gateway.wire.cache_answers import CacheExplanation
 from gateway.wire.chat_response import ChatChunk, ChoiceLogprobs, ChunkChoice, Delta, LogprobEntry, Usage
 
 __all__ = ["ChunkWriter"]
@@ -28,7 +28,7 @@ class ChunkWriter:
         self._with_usage = with_usage
         self._begun: set[int] = set()
 
-    def chunks(self, piece: Piece, cache: CacheAnswer | UnsetType = UNSET) -> Iterator[ChatChunk]:
+    def chunks(self, piece: Piece, cache: CacheExplanation | UnsetType = UNSET) -> Iterator[ChatChunk]:
         """The chunks that tell a piece: none, when it has nothing to say. `cache` is told with its end."""
         if piece.index not in self._begun:
             self._begun.add(piece.index)
@@ -47,7 +47,7 @@ class ChunkWriter:
                 cache=cache,
             )
 
-    def usage_chunk(self, usage: Usage, cache: CacheAnswer | UnsetType = UNSET) -> ChatChunk:
+    def usage_chunk(self, usage: Usage, cache: CacheExplanation | UnsetType = UNSET) -> ChatChunk:
         """The last chunk of a stream whose client asked for usage."""
         return self._chunk(None, usage, cache)
 
@@ -55,7 +55,7 @@ class ChunkWriter:
         self,
         choice: ChunkChoice | None,
         usage: Usage | None = None,
-        cache: CacheAnswer | UnsetType = UNSET,
+        cache: CacheExplanation | UnsetType = UNSET,
     ) -> ChatChunk:
         return ChatChunk(
             id=self._id,

@@ -1,7 +1,7 @@
 """Messages on their way into the database and back.
 
-They are kept as the client sent them, fields that nobody reads included, as JSON text. What nests deeper than
-any message needs is refused, so that writing and reading it never fails.
+Of what the client sent the fields that a message has are kept, as JSON text. What nests deeper than any
+message needs is refused, so that writing and reading it never fails.
 """
 
 import json
@@ -17,9 +17,13 @@ _MAX_DEPTH = 32
 
 
 def raw_messages(fields: Mapping[str, object], *, path: str = "messages") -> list[dict[str, Any]]:
-    """The messages of a body whose types have been checked, as they were sent. Raises InvalidRequest."""
-    messages = fields.get(path) or []
-    assert isinstance(messages, list), "the types have been checked"
+    """The messages of a body whose types have been checked, without what nobody reads.
+
+    Raises InvalidRequest.
+    """
+    sent = fields.get(path) or []
+    assert isinstance(sent, list), "the types have been checked"
+    messages = [_known_fields(message) for message in sent]
     for place, message in enumerate(messages):
         if any(depth > _MAX_DEPTH for depth in _depths(message)):
             raise InvalidRequest(
@@ -27,6 +31,15 @@ def raw_messages(fields: Mapping[str, object], *, path: str = "messages") -> lis
                 param=f"{path}.{place}",
             )
     return messages
+
+
+def _known_fields(message: Mapping[str, Any]) -> dict[str, Any]:
+    known = {name: value for name, value in message.items() if name in Message.model_fields}
+    if isinstance(parts := known.get("content"), list):
+        known["content"] = [
+            {name: value for name, value in part.items() if name in ("type", part["type"])} for part in parts
+        ]
+    return known
 
 
 def as_json(value: object) -> str:

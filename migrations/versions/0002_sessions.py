@@ -19,19 +19,18 @@ def upgrade() -> None:
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("parent_id", sa.String(32), nullable=True),
-        sa.Column("root_id", sa.String(32), nullable=False),
         sa.Column("metadata", sa.Text(), nullable=False),
         sa.Column("num_turns", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_sessions")),
     )
     op.create_index("ix_sessions_tenant_created_at", "sessions", ["tenant", "created_at"])
-    op.create_index("ix_sessions_root_id", "sessions", ["root_id"])
     op.create_table(
         "session_messages",
         sa.Column("session_id", sa.String(32), nullable=False),
         sa.Column("position", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("message", sa.Text(), nullable=False),
         sa.Column("token_ids", sa.LargeBinary(), nullable=True),
+        sa.Column("prefix_digest", sa.LargeBinary(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(
             ["session_id"],
@@ -41,6 +40,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("session_id", "position", name=op.f("pk_session_messages")),
     )
+    op.create_index(op.f("ix_session_messages_prefix_digest"), "session_messages", ["prefix_digest"])
     op.create_table(
         "shared_prefixes",
         sa.Column("id", sa.String(32), nullable=False),
@@ -55,7 +55,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_index(op.f("ix_shared_prefixes_created_at"), table_name="shared_prefixes")
     op.drop_table("shared_prefixes")
+    op.drop_index(op.f("ix_session_messages_prefix_digest"), table_name="session_messages")
     op.drop_table("session_messages")
-    op.drop_index("ix_sessions_root_id", table_name="sessions")
     op.drop_index("ix_sessions_tenant_created_at", table_name="sessions")
     op.drop_table("sessions")

@@ -1,6 +1,6 @@
 """A scripted server over a database of its own, which may be stopped and started again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,14 +71,20 @@ class Stored:
 
 @contextmanager
 def stored_server(
-    engine: Engine, prompts: Prompts, path: Path, conversation: dict[str, float] | None = None
+    engine: Engine,
+    prompts: Prompts,
+    path: Path,
+    conversation: Mapping[str, float] | None = None,
+    server: Mapping[str, float] | None = None,
 ) -> Iterator[Stored]:
-    """Serve over the database at `path`, which is made if it is missing."""
+    """Serve over the database at `path`, which is made if it is missing; the rest are settings."""
     url = f"sqlite+aiosqlite:///{path}"
     upgrade(url)
     services = scripted_services(engine, prompts)
     services = replace(services, usage=UsageLog(open_fresh(url), services.metrics.usage_dropped))
-    settings = Settings.model_validate({"keys": _KEYS, "conversation": conversation or {}})
+    settings = Settings.model_validate(
+        {"keys": _KEYS, "conversation": conversation or {}, "server": server or {}}
+    )
     with (
         live_server(services, settings) as live,
         httpx.Client(base_url=live.url, headers=bearer(ALICE), timeout=10) as alice,

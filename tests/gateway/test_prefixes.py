@@ -11,7 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from engine.cache_messages import Pinned
-from engine.errors import EngineDied, RequestRefused
+from engine.errors import EngineDied, EngineError, RequestRefused
+from gateway.errors import Conflict
 from gateway.prefixes import SharedPrefixes, keep_prefixes
 from gateway.rendering import ChatRenderer
 from gateway.services import Services
@@ -140,6 +141,84 @@ async def test_a_prefix_that_cannot_be_stored_is_let_go(
     assert len(own_engine.calls_of("forget")) == 1
 
 
+async def test_a_prefix_that_is_kept_in_part_is_refused(
+    prefixes: SharedPrefixes, own_engine: ScriptedEngine
+) -> None:
+    own_engine.pinned = Pinned(ticket=0, num_tokens=16, num_blocks=1)
+
+    with pytest.raises(Conflict, match="only 16 of its tokens") as refusal:
+        await prefixes.share(None, prefix(1).messages)
+
+    assert refusal.value.code == "pin_refused"
+    assert await prefixes.store.all() == []
+    assert [len(own_engine.calls_of(name)) for name in ("unpin", "forget")] == [1, 1]
+    assert own_engine.calls_of("forget")[0].ids == own_engine.prompts[0]
+
+
+async def test_a_prefix_whose_engine_fails_to_pin_it_is_let_go(
+    prefixes: SharedPrefixes, own_engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def pin(*_arguments: object) -> Pinned:
+        raise EngineError("x")
+
+    monkeypatch.setattr(ScriptedEngine, "pin", pin)
+    with pytest.raises(EngineError):
+        await prefixes.share(None, prefix(1).messages)
+
+    assert len(own_engine.calls_of("forget")) == 1
+
+
+async def test_a_prefix_that_nobody_waits_for_any_more_is_let_go(
+    prefixes: SharedPrefixes, own_engine: ScriptedEngine
+) -> None:
+    own_engine.scripts = [Script([], stall_after=0)]
+    sharing = asyncio.create_task(prefixes.share(None, prefix(1).messages))
+    await until(lambda: own_engine.num_running == 1)
+
+    sharing.cancel()
+    await asyncio.wait((sharing,))
+
+    assert sharing.cancelled()
+    assert own_engine.num_running == 0
+    assert len(own_engine.calls_of("forget")) == 1
+
+
+async def test_an_engine_that_cannot_let_go_is_told_of_as_the_first_failure(
+    prefixes: SharedPrefixes, own_engine: ScriptedEngine
+) -> None:
+    own_engine.cache_failure = EngineDied("x")
+
+    with pytest.raises(EngineDied), capture_logs() as lines:
+        await prefixes.share(None, prefix(1).messages)
+
+    assert "prefix.not_forgotten" in [line["event"] for line in lines]
+
+
+async def test_while_the_database_is_away_the_tries_become_rarer(
+    services: Services, prefixes: SharedPrefixes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def fail() -> list[SharedPrefix]:
+        raise OSError("no database")
+
+    async def note(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(prefixes.store, "all", fail)
+    with capture_logs() as lines:
+        async with kept(services, prefixes):
+            monkeypatch.setattr(asyncio, "sleep", note)
+            while len(pauses) < 9:
+                await sleep(0)
+            monkeypatch.undo()
+
+    assert pauses[:9] == [0.005 * factor for factor in (2, 4, 8, 16, 32, 60, 60, 60, 60)]
+    assert lines[0]["reason"] == "OSError"
+
+
 async def test_a_prefix_that_the_engine_refuses_is_left(
     prefixes: SharedPrefixes, own_engine: ScriptedEngine
 ) -> None:
@@ -160,7 +239,7 @@ async def test_a_prefix_that_is_removed_while_it_is_computed_is_let_go(
 
     async def pin(name: str, namespace: bytes, tokens: bytes, seconds: float | None) -> Pinned:
         await prefixes.store.delete(name)
-        return own_engine.pinned
+        return Pinned(ticket=0, num_tokens=len(tokens) // 4)
 
     monkeypatch.setattr(ScriptedEngine, "pin", lambda _self, *arguments: pin(*arguments))
     await prefixes.restore()

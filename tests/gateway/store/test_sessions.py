@@ -18,16 +18,15 @@ HELLO = NewMessage(json='{"role":"user","content":"hi"}')
 ANSWER = NewMessage(json='{"role":"assistant","content":"x"}', token_ids=b"\x01\x00\x00\x00")
 
 
-def session(number: int, tenant: str = "a", *, age: int = 0, root: int | None = None) -> Session:
+def session(number: int, tenant: str = "a", *, age: int = 0) -> Session:
     return Session(
         id=f"sess_{number:024}",
         tenant=tenant,
         model="m",
-        namespace=b"n" * 32,
+        namespace=tenant.encode() * 32,
         created_at=NOW + timedelta(seconds=age),
         updated_at=NOW,
         parent_id=None,
-        root_id=f"sess_{root if root is not None else number:024}",
         metadata={"k": "v"},
         num_turns=0,
         num_messages=0,
@@ -48,7 +47,7 @@ async def test_what_was_stored_is_read_back(store: SessionStore) -> None:
     first, second = await store.history("a", session(1).id)
 
     assert found is not None
-    assert (found.metadata, found.namespace, found.created_at) == ({"k": "v"}, b"n" * 32, NOW)
+    assert (found.metadata, found.namespace, found.created_at) == ({"k": "v"}, b"a" * 32, NOW)
     assert found.num_messages == 2
     assert (first.position, first.message, first.token_ids) == (0, {"role": "user", "content": "hi"}, None)
     assert (second.position, second.token_ids, second.created_at) == (1, ANSWER.token_ids, NOW)
@@ -66,8 +65,8 @@ async def test_nothing_is_read_or_changed_for_another_tenant(store: SessionStore
     assert (await store.page("b", Paging())).items == []
     assert not await store.append(theirs, [HELLO])
     assert not await store.delete("b", mine.id)
-    await store.fork(theirs, session(2, "b"), num_messages=5)
-    assert await store.history("b", session(2).id) == []
+    assert not await store.fork(theirs, session(2, "b"), num_messages=1)
+    assert await store.get("b", session(2).id) is None
     assert len(await store.history("a", mine.id)) == 1
 
 
@@ -98,19 +97,51 @@ async def test_a_deleted_session_takes_no_turn_and_leaves_no_message(store: Sess
     assert await store.history("a", seen.id) == []
 
 
-async def test_what_another_fork_begins_with_too_is_shared(store: SessionStore) -> None:
+async def test_of_a_session_that_is_gone_no_fork_is_left(store: SessionStore) -> None:
+    await store.create(session(1), [HELLO])
+    source = await store.get("a", session(1).id)
+    assert source is not None
+    await store.delete("a", source.id)
+
+    assert not await store.fork(source, session(2), num_messages=1)
+
+    assert await store.get("a", session(2).id) is None
+
+
+async def test_sessions_are_counted_by_tenant(store: SessionStore) -> None:
+    for number, tenant in ((1, "a"), (2, "a"), (3, "b")):
+        await store.create(session(number, tenant), [])
+
+    assert [await store.num_sessions(tenant) for tenant in ("a", "b", "c")] == [2, 1, 0]
+
+
+async def test_what_another_session_begins_with_too_is_shared(store: SessionStore) -> None:
     drawn_otherwise = NewMessage(json=ANSWER.json, token_ids=b"\x02\x00\x00\x00")
     await store.create(session(1), [HELLO, ANSWER, HELLO, ANSWER])
-    await store.create(session(2, root=1), [HELLO, ANSWER, ANSWER, ANSWER])
-    await store.create(session(3, root=1), [HELLO, drawn_otherwise, HELLO, ANSWER])
-    await store.create(session(4, root=1), [ANSWER, ANSWER, HELLO, ANSWER])
-    await store.create(session(5), [HELLO, ANSWER, HELLO, ANSWER])
-    await store.create(session(6, "b", root=1), [HELLO, ANSWER, HELLO, ANSWER])
+    await store.create(session(2), [HELLO, ANSWER, ANSWER, ANSWER])
+    await store.create(session(3), [HELLO, drawn_otherwise, HELLO, ANSWER])
+    await store.create(session(4), [ANSWER, ANSWER, HELLO, ANSWER])
+    await store.create(session(6, "b"), [HELLO, ANSWER, HELLO, ANSWER])
 
-    shared = [await store.num_shared_messages(session(number, root=1)) for number in (1, 2, 3, 4)]
+    shared = [await store.num_shared_messages(session(number)) for number in (1, 2, 3, 4)]
 
     assert shared == [2, 2, 1, 0]
-    assert await store.num_shared_messages(session(5)) == 0
+
+
+async def test_sessions_that_came_by_the_same_messages_in_other_ways_share_them(store: SessionStore) -> None:
+    await store.create(session(1), [HELLO, ANSWER, HELLO, ANSWER])
+    await store.create(session(2), [])
+    for number in (2, 2):
+        grown = await store.get("a", session(number).id)
+        assert grown is not None
+        assert await store.append(grown, [HELLO, ANSWER])
+    source = await store.get("a", session(2).id)
+    assert source is not None
+    assert await store.fork(source, session(3), num_messages=3)
+
+    shared = [await store.num_shared_messages(session(number)) for number in (1, 2, 3)]
+
+    assert shared == [4, 4, 3]
 
 
 async def test_pages_follow_the_time_of_creation_and_then_the_id(store: SessionStore) -> None:
