@@ -207,6 +207,19 @@ class Ledger:
         self.free(leaf.blocks, leaf.namespace)
         self.offer(parent)
 
+    def trim(self, leaf: Node, num_tokens: int) -> None:
+        """Take what follows the first so many tokens off an unlocked leaf, and its blocks."""
+        if num_tokens == 0:
+            self.remove(leaf)
+            return
+        keep = -(-num_tokens // self._block_size)
+        gone = leaf.blocks[keep:]
+        self._count_cached(leaf, -len(gone))
+        self.free(gone, leaf.namespace)
+        leaf.shorten(keep, num_tokens)
+        self.offer(leaf)
+        self.drop_if_prefix(leaf)
+
     def check_invariants(self, nodes: list[Node], private: list[tuple[Namespace, list[BlockId]]]) -> None:
         """The counts agree with the tree's nodes and the leases' private blocks."""
         loose = [block for _, blocks in private for block in blocks]
@@ -297,12 +310,4 @@ class Ledger:
         """Evict blocks from the end of an unlocked leaf."""
         self._on_evict(leaf, num_blocks)
         self.num_evicted += num_blocks
-        if num_blocks == len(leaf.blocks):
-            self.remove(leaf)
-            return
-        keep = len(leaf.blocks) - num_blocks
-        self.free(leaf.blocks[keep:], leaf.namespace)
-        leaf.shorten(keep, self._block_size)
-        self._count_cached(leaf, -num_blocks)
-        self.offer(leaf)
-        self.drop_if_prefix(leaf)
+        self.trim(leaf, (len(leaf.blocks) - num_blocks) * self._block_size)

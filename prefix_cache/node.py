@@ -96,12 +96,12 @@ class Node:
         self.tokens += tokens
         parent.attach(self)
 
-    def shorten(self, num_blocks: int, block_size: int) -> None:
-        """Keep the first so many blocks, and this node's place among its siblings right."""
+    def shorten(self, num_blocks: int, num_tokens: int) -> None:
+        """Keep the first so many blocks and tokens, and this node's place among its siblings right."""
         parent = self.parent
         assert parent is not None, "the root holds no blocks"
         self.detach()
-        del self.blocks[num_blocks:], self.tokens[num_blocks * block_size * TOKEN_BYTES :]
+        del self.blocks[num_blocks:], self.tokens[num_tokens * TOKEN_BYTES :]
         parent.attach(self)
 
     def nearest_child(

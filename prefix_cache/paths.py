@@ -190,6 +190,11 @@ class PathTree:
             elif namespace != SHARED:
                 break
             node = parent
+        keep = num_kept - node.num_tokens_before
+        spans = node.namespace == namespace and node.num_pins == 0 and 0 < keep < node.num_tokens
+        if not is_held and spans and node.is_leaf:
+            is_held = node.num_locks > 0
+            num_freed += 0 if is_held else self._trim(node, keep)
         return num_freed, not is_held
 
     def pinned_length(self, namespace: Namespace, tokens: bytes) -> int:
@@ -251,6 +256,17 @@ class PathTree:
                 node = child.split(num_blocks, self.block_size, next(self.serials))
                 position += num_blocks * self.block_size
             return Match(node, position, child if num_tail else None, num_tail)
+
+    def _trim(self, node: Node, num_kept: int) -> int:
+        """Cut an unheld leaf down to what is kept of it; returns the number of blocks freed.
+
+        What lies on the disk says how many tokens it holds, so there a block goes whole.
+        """
+        if self.tier is Tier.DISK:
+            num_kept = num_kept // self.block_size * self.block_size
+        num_freed = len(node.blocks) - self.num_blocks_for(num_kept)
+        self.ledger.trim(node, num_kept)
+        return num_freed
 
     def _clear_below(self, node: Node) -> int:
         """Remove all that hangs below a node and that nobody holds; returns the number of blocks."""

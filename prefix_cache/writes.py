@@ -91,7 +91,7 @@ class Writes:
         self._waiting: deque[Write] = deque()
         self._refused: dict[Tier, str] = {}  # tiers that take nothing more, and why
         self._out: dict[Transfer, Chunk] = {}  # one at most
-        self._forgotten: set[Write] = set()  # of which a chunk is out
+        self._forgotten: dict[Write, int] = {}  # of which a chunk is out, and the tokens that are kept
 
     @property
     def num_waiting(self) -> int:
@@ -132,13 +132,16 @@ class Writes:
             self._waiting.appendleft(write)
 
     def forget(self, prefix: Prefix) -> None:
-        """End the writes of a prefix, or of a part of it that is longer than what is kept."""
+        """End the writes of a prefix, or of a part of it that is longer than what is kept: that much is still
+        written.
+        """
         ended = [write for write in self._waiting if write.belongs_to(prefix)]
         self._waiting = deque(write for write in self._waiting if not write.belongs_to(prefix))
         for write in ended:
-            if write.movement is not None:
-                write.movement.end(_FORGOTTEN)
-        self._forgotten.update(chunk.write for chunk in self.chunks if chunk.write.belongs_to(prefix))
+            self._cut(write, prefix.num_kept)
+        self._forgotten.update(
+            {chunk.write: prefix.num_kept for chunk in self.chunks if chunk.write.belongs_to(prefix)}
+        )
 
     def take(self, now: float) -> Transfer | None:
         """The next chunk to write. One at a time, so that none is written twice, or held by another's chunk
@@ -164,13 +167,18 @@ class Writes:
         if movement is not None:
             movement.num_moved_blocks += num_done
         if write in self._forgotten:
-            self._forgotten.discard(write)
-            if movement is not None:
-                movement.end(_FORGOTTEN)
+            self._cut(write, self._forgotten.pop(write))
         elif num_done == len(transfer.copies):
             self._waiting.appendleft(write)
         elif movement is not None:
             movement.end(f"the {write.tier.value} tier could not be written")
+
+    def _cut(self, write: Write, num_kept: int) -> None:
+        """Of a write that was forgotten only the beginning is still wanted."""
+        if write.movement is not None:
+            write.movement.end(_FORGOTTEN)
+        if num_kept:
+            self._waiting.append(Write(write.namespace, write.tokens[: num_kept * TOKEN_BYTES], write.tier))
 
     def _forget_oldest(self) -> None:
         oldest = next((each for each in self._waiting if each.movement is None), None)

@@ -681,7 +681,7 @@ def test_forgetting_keeps_the_beginning_that_it_is_told_to_keep() -> None:
 
     house.cache.forget(ANN, pack(range(20)), num_kept=6)
 
-    assert house.on(Tier.DEVICE, range(20)) == 8
+    assert house.on(Tier.DEVICE, range(20)) == 6
 
 
 def test_what_is_forgotten_while_it_is_written_goes_when_the_copy_has_ended() -> None:
@@ -742,6 +742,37 @@ def test_forgetting_takes_what_was_said_after_it_too() -> None:
     house.settle()
 
     assert house.on(Tier.DEVICE, TEN) == house.on(Tier.DISK, TEN) == 4
+
+
+def test_what_is_forgotten_of_a_block_is_gone_though_the_block_stays() -> None:
+    """Else it would stand in the way when the rest is forgotten."""
+    house = House(disk=12)
+    house.say(TEN, retention=STORED)
+    house.settle()
+
+    house.cache.forget(ANN, pack([*TEN, 99]), num_kept=9)
+
+    assert house.on(Tier.DEVICE, TEN) == 9
+    assert house.on(Tier.DISK, TEN) == 8
+    house.say([*TEN[:9], 50, 51], retention=STORED)
+    house.settle()
+    house.cache.forget(ANN, pack([*TEN[:9], 50, 51]))
+    for tree in (house.cache.device, *house.cache.colder):
+        assert tree.ledger.num_free == tree.num_blocks
+
+
+@pytest.mark.parametrize("is_out", [True, False])
+def test_what_is_kept_of_a_forgotten_prefix_is_written_all_the_same(is_out: bool) -> None:
+    house = House(disk=12)
+    house.say(TEN, retention=STORED)
+    taken = house.take() if is_out else []
+
+    house.cache.forget(ANN, pack(TEN), num_kept=9)
+    for transfer in taken:
+        house.finish(transfer)
+    house.settle()
+
+    assert house.on(Tier.DISK, TEN) == 9
 
 
 def test_forgetting_leaves_what_parts_before_the_end() -> None:
