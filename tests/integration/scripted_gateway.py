@@ -134,11 +134,12 @@ async def scripted_gateway(
     folder: Path,
     *,
     tokenizer: ByteTokenizer | None = None,
+    template: str = CHATML,
     settings: Settings | None = None,
     limits: Limits | None = None,
 ) -> AsyncIterator[ScriptedGateway]:
     """Serve until the block ends."""
-    text = TextModel(tokenizer or ByteTokenizer(), ChatTemplate(CHATML), (257,))
+    text = TextModel(tokenizer or ByteTokenizer(), ChatTemplate(template), (257,))
     with serve_engine(runner, folder, limits) as (address, core):
         connection = EngineConnection(address)
         await asyncio.wait_for(connection.ready(), WAIT_SECONDS)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence as Sequences
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -277,3 +278,33 @@ async def test_answers_stay_right_while_the_pool_is_too_small_for_all(tmp_path: 
 
     assert idle.num_preemptions > 0
     assert idle.num_evicted_blocks > 0
+
+
+THINKING = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{{ message.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize("sent_back", ["Answer", "<think>hm</think>Answer"])
+async def test_thoughts_that_a_template_drops_cost_their_own_turn_and_nothing_before_it(
+    tmp_path: Path, sent_back: str
+) -> None:
+    thinks = emit([*b"<think>hm</think>Answer"], then=257)
+    messages: list[dict[str, Any]] = []
+    usages = []
+    runner = ScriptedRunner(thinks, info=engine_info())
+    async with scripted_gateway(runner, tmp_path, template=THINKING) as gateway:
+        for number in range(3):
+            messages.append({"role": "user", "content": f"{number}" * 40})
+            answer = (await gateway.client.post(CHAT, json=body(messages=messages))).json()
+            usages.append(answer["usage"])
+            messages.append({"role": "assistant", "content": sent_back})
+        await gateway.until_idle()
+
+    assert answer["choices"][0]["message"]["content"] == "<think>hm</think>Answer"
+    assert usages[0]["prompt_tokens"] == 40 + TEMPLATE_TOKENS
+    for earlier, later in pairwise(usages):
+        assert later["prompt_tokens_details"]["cached_tokens"] >= earlier["prompt_tokens"]
+        assert later["prompt_tokens"] == earlier["prompt_tokens"] + len("Answer") + 40 + TEMPLATE_TOKENS + 2
