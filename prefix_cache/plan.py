@@ -4,11 +4,12 @@ The cache never touches a tensor. It answers with copies; whoever owns the memor
 within the device before the step that they belong to writes anything, those between tiers beside the steps.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NewType
 
-__all__ = ["BlockCopy", "BlockId", "BlockRecord", "Tier", "Transfer"]
+__all__ = ["BlockCopy", "BlockId", "BlockRecord", "Tier", "Transfer", "copies_along"]
 
 BlockId = NewType("BlockId", int)
 
@@ -33,6 +34,27 @@ class BlockCopy:
     target_tier: Tier
     target_block: BlockId
     num_tokens: int
+
+
+def copies_along(
+    source: tuple[Tier, Sequence[BlockId]],
+    target: tuple[Tier, Sequence[BlockId]],
+    *,
+    first: int,
+    num_tokens: int,
+    block_size: int,
+) -> tuple[BlockCopy, ...]:
+    """A path's blocks from one tier to another, from the given one to the last of so many tokens."""
+    return tuple(
+        BlockCopy(
+            source[0],
+            source[1][place],
+            target[0],
+            target[1][place],
+            min(block_size, num_tokens - place * block_size),
+        )
+        for place in range(first, -(-num_tokens // block_size))
+    )
 
 
 @dataclass(frozen=True, slots=True)

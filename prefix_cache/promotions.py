@@ -12,7 +12,7 @@ from prefix_cache.disk_index import path_records
 from prefix_cache.lease import Lease
 from prefix_cache.node import Namespace
 from prefix_cache.paths import Hold
-from prefix_cache.plan import BlockCopy, BlockRecord, Tier, Transfer
+from prefix_cache.plan import BlockRecord, Tier, Transfer, copies_along
 from prefix_cache.tokens import TOKEN_BYTES
 from prefix_cache.tree import PrefixCache
 
@@ -175,15 +175,12 @@ class Promotions:
         hold = tree.hold(lease.namespace, tokens[: piece.end * TOKEN_BYTES])
         start = max(lease.num_matched, piece.start // block_size * block_size)
         first = start // block_size
-        copies = tuple(
-            BlockCopy(
-                tree.tier,
-                hold.blocks[place],
-                Tier.DEVICE,
-                lease.blocks[place],
-                min(block_size, piece.end - place * block_size),
-            )
-            for place in range(first, len(hold.blocks))
+        copies = copies_along(
+            (tree.tier, hold.blocks),
+            (Tier.DEVICE, lease.blocks),
+            first=first,
+            num_tokens=piece.end,
+            block_size=block_size,
         )
         records: tuple[BlockRecord, ...] = ()
         if tree.tier is Tier.DISK:

@@ -15,7 +15,7 @@ from prefix_cache.lease import Lease
 from prefix_cache.movement import Movement
 from prefix_cache.node import Namespace
 from prefix_cache.paths import Hold
-from prefix_cache.plan import BlockCopy, BlockRecord, Tier, Transfer
+from prefix_cache.plan import BlockRecord, Tier, Transfer, copies_along
 from prefix_cache.tokens import TOKEN_BYTES
 from prefix_cache.tree import PrefixCache
 
@@ -223,15 +223,12 @@ class Writes:
                 write.movement.message = f"the {write.tier.value} tier is full of what is in use"
             return None
         first = lease.num_matched // block_size
-        copies = tuple(
-            BlockCopy(
-                source.tier,
-                hold.blocks[place],
-                target.tier,
-                lease.blocks[place],
-                min(block_size, hold.num_tokens - place * block_size),
-            )
-            for place in range(first, len(hold.blocks))
+        copies = copies_along(
+            (source.tier, hold.blocks),
+            (target.tier, lease.blocks),
+            first=first,
+            num_tokens=hold.num_tokens,
+            block_size=block_size,
         )
         records: tuple[BlockRecord, ...] = ()
         if target.tier is Tier.DISK:

@@ -214,7 +214,8 @@ async def test_what_cannot_be_read_ends_nobodys_request(
     socket.connect(address)
     socket.send(b"\xc1 no message")
 
-    await say(engine, PROMPT)
+    event = await say(engine, PROMPT)
+    assert event.finish_reason == "length"
     while "the engine was sent what it cannot read" not in capsys.readouterr().err:
         await engine.stats()
 
