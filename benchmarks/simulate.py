@@ -142,8 +142,8 @@ def _load(options: argparse.Namespace) -> _Load:
         requests, tokens_per_block = read_usage(options.usage)[: options.limit], 16
     else:
         requests = make_mix(options.mix, options.seed)[: options.limit]
-    if not requests:
-        raise BadTrace("the trace has no requests")
+    if not any(request.num_blocks for request in requests):
+        raise BadTrace("the trace has no request that asks for a block")
     paths = paths_of(requests)
     return _Load(requests, paths, turns_of(paths), options.tokens_per_block or tokens_per_block)
 

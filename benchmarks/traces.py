@@ -52,7 +52,7 @@ class Request:
 def read_mooncake(path: Path) -> Iterator[Request]:
     """One JSON object a line: `timestamp` in ms, and `hash_ids`, one a block. Raises BadTrace."""
     try:
-        lines = path.open(encoding="utf-8")
+        lines = path.open(encoding="utf-8", errors="replace")
     except OSError as error:
         raise BadTrace(f"{path}: {error.strerror}") from None
     with lines:

@@ -106,6 +106,7 @@ class EngineCore:
         self._clock = clock
         self._rates = _swap_rates(info, tiers, options or CacheOptions())
         self.cache, self._ages = _assemble(info, tiers, options or CacheOptions(), self._rates, clock())
+        self.cache.counters.num_damaged_blocks = 0 if tiers is None else tiers.num_damaged
         self.scheduler = Scheduler(self.cache, limits)
         self.answers = CacheService(
             self.cache, info.kv_bytes // info.num_blocks, tiers.fingerprint if tiers is not None else b""

@@ -206,7 +206,11 @@ class DiskStore:
         head = _HEAD.pack(_MAGIC, crc32(rest), _VERSION, self._record_bytes, self.bytes_per_block)
         found = os.pread(self._records.fileno(), _HEAD.size, 0)
         if found != head:
-            self.num_foreign += _count_foreign(self._records, found)
+            num_foreign = _count_foreign(self._records, found)
+            self.num_foreign += num_foreign
+            if not num_foreign:
+                num_bytes = max(0, os.fstat(self._records.fileno()).st_size - _HEAD_BYTES)
+                self.num_damaged += -(-num_bytes // self._record_bytes)  # not even their form can be told
             # Nothing of the old form may stand behind the new head, so that it is never read as the new one.
             self._records.truncate(0)
             self._blocks.truncate(0)

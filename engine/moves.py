@@ -87,4 +87,5 @@ class ColderTiers:
     mover: Mover
     bytes_per_block: int
     rates: Mapping[tuple[Tier, Tier], float]  # bytes a second, for each pair that can be moved between
+    num_damaged: int = 0  # blocks that the disk held at the start and that were damaged
     prefill_rate: float | None = None  # tokens a second that prompts are computed at; None: not known yet

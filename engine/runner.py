@@ -149,6 +149,7 @@ def load_tiers(config: EngineConfig, runner: ModelRunner) -> ColderTiers | None:
         ),
         bytes_per_block=runner.pool.bytes_per_block,
         rates=rates,
+        num_damaged=disk.num_damaged if disk else 0,
         prefill_rate=runner.measure_prefill(),
     )
 

@@ -70,7 +70,7 @@ def pull(settings: Settings) -> None:
 def migrate(settings: Settings) -> None:
     """Bring the database to the newest schema."""
     try:
-        settings.data.mkdir(parents=True, exist_ok=True)
+        settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise _UserError(f"data: cannot make the folder {settings.data}: {error.strerror}") from None
     try:
@@ -82,7 +82,9 @@ def migrate(settings: Settings) -> None:
 
 def simulate(arguments: Sequence[str]) -> int:
     """Tell what a cache of another size would have found of a recorded load."""
-    return subprocess.run([sys.executable, "-m", "benchmarks.simulate", *arguments], check=False).returncode
+    # -P: the folder that the user stands in may hold packages of the same names.
+    command = [sys.executable, "-P", "-m", "benchmarks.simulate", *arguments]
+    return subprocess.run(command, check=False).returncode
 
 
 _COMMANDS = {"serve": serve, "pull": pull, "migrate": migrate}

@@ -231,6 +231,9 @@ class Settings(BaseSettings):
         names = [tenant.name for tenant in self.tenants]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"tenants: {', '.join(sorted(twice))} stands twice; a tenant has one quota")
+        known = {key.tenant for key in self.keys} or {"default"}
+        if unknown := set(names) - known:
+            raise ValueError(f"tenants: no key names {', '.join(sorted(unknown))}, so nobody has that quota")
         return self
 
     @property

@@ -20,6 +20,10 @@ class Remembers(Protocol):
         """How many leading tokens were asked for lately."""
         ...
 
+    def forget(self, namespace: Namespace, tokens: bytes, num_kept: int) -> None:
+        """No longer remember a request beyond its first `num_kept` tokens."""
+        ...
+
 
 def explain(
     device: PrefixCache,

@@ -111,6 +111,21 @@ class History:
         self._forget_oldest()
         return seen
 
+    def forget(self, namespace: Namespace, tokens: bytes, num_kept: int) -> None:
+        """No longer remember a request, from its end up, but for its first `num_kept` tokens and what others
+        begin with.
+        """
+        path, _ = self._find(namespace, tokens)
+        start = sum(len(run.tokens) for run in path)
+        for run in reversed(path):
+            start -= len(run.tokens)
+            if run.children or start < num_kept * TOKEN_BYTES:
+                return
+            self._on_forget(run.cohort, self._count(run))
+            self._leave(run)
+            self.num_remembered -= self._count(run)
+            self._remove(run)
+
     def check_invariants(self) -> None:
         """Assert from scratch what must always hold. Slow."""
         runs = list(self._order)
@@ -190,6 +205,9 @@ class History:
             if num_forgotten < self._count(run):
                 run.tokens = run.tokens[: -num_forgotten * self._block_bytes]
                 continue
-            del self._order[run]
-            assert run.parent is not None, "the root is not in the order"
-            del run.parent.children[run.key]
+            self._remove(run)
+
+    def _remove(self, run: _Run) -> None:
+        del self._order[run]
+        assert run.parent is not None, "the root is not in the order"
+        del run.parent.children[run.key]

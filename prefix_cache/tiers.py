@@ -296,6 +296,8 @@ class TieredCache:
         each other.
         """
         prefix = Prefix(namespace, tokens, num_kept)
+        if self._remembers is not None:
+            self._remembers.forget(namespace, tokens, num_kept)
         freed, is_gone = self._remove(prefix)
         if not is_gone:
             self._leaving.append(prefix)

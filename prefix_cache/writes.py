@@ -45,6 +45,15 @@ class Write:
     drops_rested: float | None = None  # when written, what has rested since then leaves the device
     movement: Movement | None = None
 
+    def is_part_of(self, other: "Write") -> bool:
+        """Whether nobody waits for this, and somebody waits for a write that does all of it."""
+        return (
+            self.movement is None
+            and other.movement is not None
+            and (self.namespace, self.tier) == (other.namespace, other.tier)
+            and other.tokens.startswith(self.tokens)
+        )
+
     def belongs_to(self, prefix: Prefix) -> bool:
         """Whether this writes anything of a prefix beyond what is kept of that."""
         return (
@@ -129,6 +138,8 @@ class Writes:
         elif write.tier in self._refused:
             write.movement.end(self._refused[write.tier])
         else:
+            # What was to be written anyway is written for who waits.
+            self._waiting = deque(each for each in self._waiting if not each.is_part_of(write))
             self._waiting.appendleft(write)
 
     def forget(self, prefix: Prefix) -> None:
@@ -164,12 +175,14 @@ class Writes:
         chunk.commit(num_done)
         self._events.tell("demoted", write.tier, lease.node, lease.num_matched, lease.num_committed)
         chunk.let_go(now)
-        if movement is not None:
-            movement.num_moved_blocks += num_done
+        waiter = next((each for each in self._waiting if write.is_part_of(each)), write)
+        if waiter.movement is not None:
+            waiter.movement.num_moved_blocks += num_done
         if write in self._forgotten:
             self._cut(write, self._forgotten.pop(write))
         elif num_done == len(transfer.copies):
-            self._waiting.appendleft(write)
+            if waiter is write:
+                self._waiting.appendleft(write)
         elif movement is not None:
             movement.end(f"the {write.tier.value} tier could not be written")
 

@@ -122,7 +122,7 @@ def test_limit_and_policy_are_obeyed(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("{}\n", "a.jsonl:1"), ("\nno\n", "a.jsonl:2"), ("", "no requests")]
+    ("text", "said"), [("{}\n", "a.jsonl:1"), ("\nno\n", "a.jsonl:2"), ("", "no request that asks for a block")]
 )
 def test_a_bad_trace_is_one_line(
     text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

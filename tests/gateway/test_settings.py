@@ -142,7 +142,9 @@ def test_a_tier_may_be_left_out_and_parking_too() -> None:
 def test_quotas_are_named_by_account() -> None:
     tenants = [{"name": "a", "floor_blocks": 2, "ceiling_blocks": 2}, {"name": "b", "ceiling_blocks": 9}]
 
-    quotas = engine_config(tenants=tenants).quotas
+    keys = [{"key": name * 16, "tenant": name} for name in "ab"]
+
+    quotas = engine_config(tenants=tenants, keys=keys).quotas
 
     assert quotas == {
         "61": Quota(floor_blocks=2, ceiling_blocks=2),
@@ -155,12 +157,13 @@ def test_quotas_are_named_by_account() -> None:
     [
         ([{"name": "alice", "floor_blocks": 3, "ceiling_blocks": 2}], "tenants.0: floor_blocks of .*alice"),
         ([{"name": "alice"}, {"name": "alice"}], "alice stands twice"),
+        ([{"name": "alcie"}], "tenants: no key names alcie"),
         ([{"name": "alice", "floor": 1}], "tenants.0.floor: there is no such setting"),
     ],
 )
 def test_a_quota_that_cannot_be_is_refused_by_name(tenants: list[object], complaint: str) -> None:
     with pytest.raises(BadSettings, match=complaint):
-        load_settings(None, {"tenants": tenants})
+        load_settings(None, {"tenants": tenants, "keys": [{"key": "k" * 16, "tenant": "alice"}]})
 
 
 @pytest.mark.parametrize("name", ["host_bytes", "disk_bytes"])

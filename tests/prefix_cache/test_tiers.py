@@ -393,6 +393,21 @@ def test_parking_answers_when_all_is_written_and_has_left_the_device() -> None:
     assert (house.on(Tier.DEVICE, TEN), house.on(Tier.DISK, TEN)) == (0, 10)
 
 
+@pytest.mark.parametrize("is_out", [True, False])
+def test_parking_counts_what_was_being_written_anyway(is_out: bool) -> None:
+    house = House(disk=8)
+    house.say(TEN, retention=STORED)
+    taken = house.take() if is_out else []
+
+    movement = house.cache.park(ANN, pack(TEN))
+    for transfer in taken:
+        house.finish(transfer)
+    house.settle()
+
+    assert movement.is_done
+    assert movement.num_moved_blocks == 3
+
+
 def test_parking_leaves_on_the_device_what_others_hold_or_hang_from() -> None:
     house = House(disk=8)
     house.say(TEN)
@@ -1079,6 +1094,19 @@ def test_what_had_to_make_room_is_told_apart_from_what_was_never_there() -> None
     assert lease is not None
     assert lease.explanation is not None
     assert (lease.explanation.reason, lease.explanation.parted_at) == ("evicted", 0)
+
+
+def test_what_was_forgotten_is_not_remembered_either() -> None:
+    house = House()
+    house.say(TEN)
+    house.say([*TEN, 50, 51, 52])
+    house.cache.forget(ANN, pack([*TEN, 50, 51, 52]))
+
+    lease = house.acquire([*TEN, 60])
+
+    assert lease is not None
+    assert lease.explanation is not None
+    assert lease.explanation.reason == "empty"
 
 
 def test_a_strangers_cache_is_no_reason() -> None:
