@@ -122,12 +122,19 @@ def test_limit_and_policy_are_obeyed(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("{}\n", "a.jsonl:1"), ("\nno\n", "a.jsonl:2"), ("", "no request that asks for a block")]
+    ("text", "said"),
+    [
+        ("{}\n", "a.jsonl:1"),
+        ("\nno\n", "a.jsonl:2"),
+        ("\xff\xfe\n", "a.jsonl:1"),
+        ("", "no request that asks for a block"),
+        ('{"timestamp": 0, "hash_ids": []}\n', "no request that asks for a block"),
+    ],
 )
 def test_a_bad_trace_is_one_line(
     text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "a.jsonl").write_text(text)
+    (tmp_path / "a.jsonl").write_bytes(text.encode("latin-1"))
 
     assert main(["--trace", str(tmp_path / "a.jsonl"), "--blocks", "4"]) == 1
 
