@@ -229,7 +229,9 @@ CacheAnswer = Residency | Moved | Forgotten | Pinned | NodePage | Settled
 
 
 class CacheEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that happened to full blocks that follow each other. Names are chained hashes."""
+    """Something that happened to blocks that follow each other, the last perhaps partial. Names are chained
+    hashes.
+    """
 
     kind: Literal["committed", "evicted", "promoted", "demoted", "copied"]
     tier: TierName  # where the blocks are now; of evicted ones, where they were

@@ -54,13 +54,7 @@ def assemble(
     """
     ages, events = BlockAges(), Events(sizes.block_size)
     history = None if remembers is not None else History(_POOLS * sizes.num_blocks, sizes.block_size)
-    kept_free = -(-sizes.max_request_tokens // sizes.block_size)
-    num_reserved = sum(quota.floor_blocks for quota in sizes.quotas.values())
-    if num_reserved + kept_free > sizes.num_blocks and num_reserved:
-        raise ValueError(
-            f"the floors of all tenants take {num_reserved} blocks of {sizes.num_blocks}, and one request "
-            f"may need {kept_free}: lower them, or give more memory"
-        )
+    kept_free = _num_kept_free(sizes)
 
     def tree(tier: Tier, num_blocks: int) -> PrefixCache:
         def on_evict(node: Node, num_evicted: int) -> None:
@@ -98,3 +92,15 @@ def assemble(
         events=events,
     )
     return cache, ages
+
+
+def _num_kept_free(sizes: CacheSizes) -> int:
+    """Blocks of one greatest request, which pins and floors must leave."""
+    kept_free = -(-sizes.max_request_tokens // sizes.block_size)
+    num_reserved = sum(quota.floor_blocks for quota in sizes.quotas.values())
+    if num_reserved and num_reserved + kept_free > sizes.num_blocks:
+        raise ValueError(
+            f"the floors of all tenants take {num_reserved} blocks of {sizes.num_blocks}, and one request "
+            f"may need {kept_free}: lower them, or give more memory"
+        )
+    return kept_free

@@ -83,12 +83,10 @@ class Ledger:
         ceiling = None if share is None else share.quota.ceiling_blocks
         return self._pool.num_blocks if ceiling is None else ceiling
 
-    def num_available(self, namespace: Namespace) -> int:
-        """Blocks that could be handed out to a namespace, by evicting if need be."""
-        return min(self._num_in_pool(namespace), self._num_below_ceiling(namespace))
-
     def has_room(self, namespace: Namespace, num_blocks: int, num_spare: int = 0) -> bool:
-        """Whether so many blocks could be handed out to a namespace, and the pool had some to spare then."""
+        """Whether so many blocks could be handed out to a namespace, by evicting if need be, and the pool had
+        some to spare then.
+        """
         return num_blocks + num_spare <= self._num_in_pool(
             namespace
         ) and num_blocks <= self._num_below_ceiling(namespace)

@@ -60,14 +60,14 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(namespace=namespaces, tokens=prompts, max_new=st.integers(1, 20))
     def acquire(self, namespace: Namespace, tokens: list[int], max_new: int) -> None:
-        num_free, available = self.cache.ledger.num_free, self.cache.ledger.num_available(namespace)
-        num_blocks = -(-len(tokens) // BLOCK_SIZE)
+        num_free, num_blocks = self.cache.ledger.num_free, -(-len(tokens) // BLOCK_SIZE)
+        had_room = self.cache.ledger.has_room(namespace, num_blocks)
         expected = self.findable(namespace, tokens[:-1])
         lease = self.cache.acquire(
             namespace, pack(tokens), max_new=max_new, num_required=len(tokens), now=self.tick()
         )
         if lease is None:
-            assert num_blocks > available
+            assert not had_room
             return
         assert lease.num_matched <= expected
         if not self.cache.ledger.num_evicted and num_free >= num_blocks:
