@@ -24,6 +24,7 @@ def apply(connection: Connection) -> None:
         connection=connection,
         target_metadata=Base.metadata,
         render_as_batch=True,  # SQLite alters a table by copying it
+        transactional_ddl=True,  # SQLite can, though Alembic does not expect it: heads and changes are one
     )
     with context.begin_transaction():
         context.run_migrations()
