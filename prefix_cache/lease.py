@@ -22,7 +22,7 @@ Reason = Literal[
 class Retention:
     """What becomes of a sequence's blocks when it ends."""
 
-    is_side: bool = False  # it leaves no trace: it refreshes nothing, and what it computes is not kept
+    is_side: bool = False  # it leaves no trace: it refreshes nothing, and what it computes goes with it
     persists: bool = False  # they may go to the disk
     priority: int = 0  # against eviction; lower ones go first
 
@@ -65,6 +65,7 @@ class Lease:
     started: float  # when the lease was taken
     retention: Retention = PLAIN
     prior_uses: int = 0  # uses that are remembered of the tokens after the match
+    is_passing: bool = False  # what it commits can be found while somebody holds it, and goes then
     blocks: list[BlockId] = field(default_factory=list)
     duplicates: list[BlockId] = field(default_factory=list)
     explanation: Explanation | None = None

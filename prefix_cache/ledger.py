@@ -157,6 +157,10 @@ class Ledger:
             if part.num_locks == 0:
                 self._count_cached(part, len(part.blocks))
                 self.num_locked_tokens -= part.num_tokens
+        while node.is_passing and node.num_locks == 0 and node.is_leaf and node.parent is not None:
+            parent = node.parent
+            self.remove(node)
+            node = parent
         self.offer(node)
         self.drop_if_prefix(node)
 
@@ -185,7 +189,9 @@ class Ledger:
         if node.parent is None or node.num_locks or len(node.blocks) > 1 or not node.is_leaf:
             return
         after = node.sibling_after()
-        if after is not None and common_prefix(after.tokens, node.tokens) == node.num_tokens:
+        if after is None or (after.is_passing and not node.is_passing):
+            return
+        if common_prefix(after.tokens, node.tokens) == node.num_tokens:
             self.remove(node)
 
     def take_out(self, node: Node) -> list[BlockId]:

@@ -39,6 +39,7 @@ class Node:
     created: float = 0.0
     last_used: float = 0.0
     is_leaving: bool = False  # shared no longer: nobody new finds it, and it goes when nobody holds it
+    is_passing: bool = False  # it goes when nobody holds it, and so does all that hangs from it
     serial: int = 0  # rises in the order in which nodes come to be; a split's upper part keeps it
 
     @property
@@ -167,6 +168,7 @@ class Node:
             created=self.created,
             last_used=self.last_used,
             is_leaving=self.is_leaving,
+            is_passing=self.is_passing,
             serial=self.serial,
         )
         self.serial = serial
@@ -193,6 +195,10 @@ class Node:
             assert all(self.num_locks >= child.num_locks for child in siblings), (
                 "a held node has held ancestors"
             )
+            assert not self.is_passing or all(child.is_passing for child in siblings), (
+                "what is kept hangs from what is kept"
+            )
+        assert self.num_locks or not self.is_passing, "what passes goes with its last holder"
 
     def _sibling(self, offset: int) -> "Node | None":
         assert self.parent is not None, "the root has no siblings"

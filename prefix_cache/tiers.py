@@ -115,12 +115,13 @@ class TieredCache:
         now: float,
         num_spare: int = 0,
         retention: Retention = PLAIN,
+        reads: bool = True,
     ) -> Lease | None:
         """As PrefixCache.acquire; what colder tiers have is brought into the lease if that pays.
 
         Then `is_loading` holds for a while, and `lease.num_matched` is final when it does not any more.
         """
-        known = tokens[:-TOKEN_BYTES]
+        known = tokens[:-TOKEN_BYTES] if reads else b""
         warm = self.device.match_length(namespace, known)
         found = find_pieces(self.colder, namespace, known, warm)
         cut = self._rates.choose_cut([(piece.tree.tier, piece.end - piece.start) for piece in found])
@@ -137,6 +138,7 @@ class TieredCache:
             now=now,
             retention=retention,
             whole_blocks=bool(pieces),
+            reads=reads,
         )
         if lease is None:
             return None
@@ -176,6 +178,10 @@ class TieredCache:
         self.device.commit(lease, tokens)
         full = lease.num_committed // self.block_size * self.block_size
         self.events.tell("committed", Tier.DEVICE, lease.node, before, full)
+
+    def keep(self, lease: Lease) -> None:
+        """As PrefixCache.keep."""
+        self.device.keep(lease)
 
     def release(self, lease: Lease, now: float) -> None:
         """As PrefixCache.release. A lease that loads is let go when the copies that run have ended."""
@@ -341,6 +347,8 @@ class TieredCache:
     def _rest(self, lease: Lease, now: float) -> None:
         """Release a lease on the device; what it leaves may be written to colder tiers, and parked later."""
         node, retention = lease.node, lease.retention
+        while node.is_passing and node.parent is not None:
+            node = node.parent
         self.device.release(lease, now)
         if retention.is_side or node.is_root or node.parent is None:
             return

@@ -69,15 +69,17 @@ class PrefixCache(PathTree):
         num_spare: int = 0,
         retention: Retention = PLAIN,
         whole_blocks: bool = False,
+        reads: bool = True,
     ) -> Lease | None:
         """Hold the longest cached prefix of `tokens`, and blocks for up to `max_new` of the tokens after it.
 
         At least one token is left to compute: without it there are no logits. None, with nothing held, when
         blocks for `num_required` tokens in all cannot be had now, with room for `num_spare` more in the pool.
         A match that ends inside a block plans a copy, or takes the block over when it is nobody's and ends
-        where the match does; with `whole_blocks` it is cut down to the block's start instead.
+        where the match does; with `whole_blocks` it is cut down to the block's start instead. Without `reads`
+        nothing is looked for, and all tokens are left to compute.
         """
-        found = self.find(namespace, bytearray(tokens[:-TOKEN_BYTES]))
+        found = self.find(namespace, bytearray(tokens[:-TOKEN_BYTES] if reads else b""))
         without_tail = Match(found.node, found.num_tokens, None, 0)
         asked = _Asked(namespace, tokens, num_required, num_spare, retention, now)
         lease = self._hold(without_tail if whole_blocks else found, asked)
@@ -103,10 +105,7 @@ class PrefixCache(PathTree):
         """Make computed tokens findable: those from `lease.num_committed` on, which the lease's blocks hold.
 
         A partial block that is a prefix of another in the tree waits until it differs: hand it again then.
-        What a side request computed stays its own.
         """
-        if lease.retention.is_side:
-            return
         position = 0
         while position < len(tokens):
             offset = lease.num_committed % self.block_size
@@ -118,6 +117,11 @@ class PrefixCache(PathTree):
                 return
             lease.num_committed += len(piece) // TOKEN_BYTES
             position = end
+
+    def keep(self, lease: Lease) -> None:
+        """Let what a lease has committed stay when it is released, and what it commits from now on."""
+        lease.is_passing = False
+        self._keep_path(lease.node)
 
     def release(self, lease: Lease, now: float) -> None:
         """Let go of everything: what was committed stays cached, the rest is free. The lease is void.
@@ -166,7 +170,7 @@ class PrefixCache(PathTree):
         """Lock a match and turn it into a lease without new blocks, if what it lacks can be had."""
         namespace, retention = asked.namespace, asked.retention
         tail = None if found.tail is None else self.first_block(found.tail)
-        takes_over = tail is not None and self._can_take_over(tail, found.num_tail_tokens, namespace)
+        takes_over = tail is not None and self._can_take_over(tail, found.num_tail_tokens, asked)
         holder = found.node if tail is None else tail
         self.ledger.lock(holder)
         num_blocks = self.num_blocks_for(found.num_tokens) + takes_over
@@ -184,7 +188,16 @@ class PrefixCache(PathTree):
             is_whole = tail is not None and num_matched == len(asked.tokens) // TOKEN_BYTES - 1
             self._note_use(holder if is_whole or takes_over else node, retention, asked.now)
         num_committed = num_matched if takes_over else found.num_tokens
-        lease = Lease(namespace, node, num_matched, num_committed, asked.now, retention, prior_uses)
+        lease = Lease(
+            namespace,
+            node,
+            num_matched,
+            num_committed,
+            asked.now,
+            retention,
+            prior_uses,
+            is_passing=retention.is_side,
+        )
         lease.blocks = [block for part in reversed(list(node.path())) for block in part.blocks]
         if tail is not None and not takes_over:
             self.ledger.lock(found.node)  # the lock on the tail is the copy's
@@ -192,15 +205,21 @@ class PrefixCache(PathTree):
         return lease
 
     def _note_use(self, node: Node, retention: Retention, now: float) -> None:
+        self._keep_path(node)
         for part in node.path():
             part.last_used = now
             part.num_uses += 1
             part.priority = max(part.priority, retention.priority)
 
-    def _can_take_over(self, tail: Node, num_matched: int, namespace: Namespace) -> bool:
+    def _keep_path(self, node: Node) -> None:
+        for part in node.path():
+            part.is_passing = False
+
+    def _can_take_over(self, tail: Node, num_matched: int, asked: _Asked) -> bool:
         """Whether the block that a match ends in may be written further by the lease that matched it."""
         is_whole = tail.num_tokens == num_matched
-        return is_whole and tail.is_leaf and tail.num_locks == 0 and tail.namespace == namespace
+        is_free = tail.is_leaf and tail.num_locks == 0
+        return is_whole and is_free and tail.namespace == asked.namespace and not asked.retention.is_side
 
     def _plan_copy(self, lease: Lease, source: Node, num_tokens: int) -> None:
         lease.blocks += self.ledger.allocate(1, lease.namespace)
@@ -245,13 +264,18 @@ class PrefixCache(PathTree):
             lease.duplicates.append(block)
             self._descend(lease, child)
             return True
-        if not node.is_root and node.is_leaf and node.num_locks == 1 and node.namespace == lease.namespace:
+        if self._is_own_end(node, lease):
             node.extend(piece, self.block_size)
             node.blocks.append(block)
         else:
             self._add_child(lease, piece, block)
         self.ledger.num_locked_tokens += len(piece) // TOKEN_BYTES
         return True
+
+    def _is_own_end(self, node: Node, lease: Lease) -> bool:
+        """Whether a run may simply grow: its lease alone holds it, and both stay or go alike."""
+        is_alone = not node.is_root and node.is_leaf and node.num_locks == 1
+        return is_alone and node.namespace == lease.namespace and node.is_passing == lease.is_passing
 
     def _add_child(self, lease: Lease, piece: bytearray, block: BlockId) -> None:
         parent = lease.node
@@ -264,6 +288,7 @@ class PrefixCache(PathTree):
             priority=lease.retention.priority,
             created=lease.started,
             last_used=lease.started,
+            is_passing=lease.is_passing,
             serial=next(self.serials),
         )
         parent.attach(child)
@@ -276,4 +301,5 @@ class PrefixCache(PathTree):
         """Move the lease's path one block down, onto a block that another sequence computed."""
         is_longer = len(child.blocks) > 1
         lease.node = child.split(1, self.block_size, next(self.serials)) if is_longer else child
+        lease.node.is_passing = lease.node.is_passing and lease.is_passing
         self.ledger.lock_one(lease.node)

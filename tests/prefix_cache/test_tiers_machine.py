@@ -68,7 +68,8 @@ class TiersMachine(RuleBasedStateMachine):
         )
         self.mode = mode
         self.memory = TierMemory(NUM_BLOCKS, BLOCK_SIZE)
-        self.computed: list[tuple[Namespace, list[int]]] = []  # all that was ever committed
+        self.computed: list[tuple[Namespace, list[int]]] = []  # all that was ever committed to stay
+        self.passed: list[tuple[Namespace, list[int]]] = []  # and what was found only while it was held
         self.now = 0.0
         self.boot()
 
@@ -97,9 +98,10 @@ class TiersMachine(RuleBasedStateMachine):
         for block in self.cache.take_erased():
             self.memory.erase(block)
 
-    def findable(self, namespace: Namespace, tokens: list[int]) -> int:
+    def findable(self, namespace: Namespace, tokens: list[int], *, is_kept: bool = False) -> int:
         """The plain model: the longest prefix that anybody whom the namespace may see has committed."""
-        visible = [run for owner, run in self.computed if owner in (SHARED, namespace)]
+        runs = self.computed if is_kept else [*self.computed, *self.passed]
+        visible = [run for owner, run in runs if owner in (SHARED, namespace)]
         return max((common_prefix(run, tokens) for run in visible), default=0)
 
     def ready(self) -> list[Holder]:
@@ -125,6 +127,8 @@ class TiersMachine(RuleBasedStateMachine):
         assert lease.explanation.parted_at <= expected
         assert len(lease.blocks) * BLOCK_SIZE >= min(lease.num_matched + max_new, len(tokens))
         self.holders.append(Holder(lease, namespace, tokens, lease.num_matched))
+        if not retention.is_side:
+            self.computed.append((namespace, tokens[: lease.num_matched]))
 
     @precondition(lambda self: self.ready())
     @rule(data=st.data())
@@ -145,8 +149,8 @@ class TiersMachine(RuleBasedStateMachine):
             holder.num_computed = end
             tokens = holder.tokens[:end]
             self.cache.commit(holder.lease, pack(tokens[holder.lease.num_committed :]))
-            if not holder.lease.retention.is_side:
-                self.computed.append((holder.namespace, tokens))
+            runs = self.passed if holder.lease.retention.is_side else self.computed
+            runs.append((holder.namespace, tokens))
 
     @precondition(lambda self: self.holders)
     @rule(data=st.data(), extra=st.lists(st.sampled_from([1, 2]), min_size=1, max_size=6))
@@ -267,7 +271,7 @@ class TiersMachine(RuleBasedStateMachine):
                 tokens = node.path_tokens()
                 ids = [tokens[place] for place in range(0, len(tokens), 4)]  # small numbers: their first byte
                 memory.check(blocks, ids, len(ids))
-                assert len(ids) <= self.findable(node.namespace, ids)
+                assert len(ids) <= self.findable(node.namespace, ids, is_kept=not node.is_passing)
 
     @invariant()
     def quotas_hold(self) -> None:
