@@ -7,41 +7,56 @@ formula, in shapes and as a reference in plain torch. Knows no scheduler, no cac
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any, Literal
 
 from torch import Tensor
 
-__all__ = ["Kernels"]
+from kernels.grouped import GroupedMatrix
+
+__all__ = ["Kernels", "Products"]
+
+Products = Literal["full", "int8", "packed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
     """One implementation of every operation. Chosen once and passed on; nobody below asks which it is."""
 
-    linear: Callable[[Tensor, Tensor | None], Callable[[Tensor], Tensor]]
+    linear: Callable[[Tensor | GroupedMatrix, Tensor | None], Callable[[Tensor], Tensor]]
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], Tensor]
     rope_store_kv: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-    paged_attention: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
+    paged_attention: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
     silu_and_mul: Callable[[Tensor], Tensor]
     copy_blocks: Callable[[Tensor, Tensor, Tensor], None]
 
     # A machine need not have what the others are made of, so each is imported when it is chosen.
 
     @staticmethod
-    def for_device(device: str) -> "Kernels":
-        """What a device is served with."""
+    def for_device(device: str, products: Products = "full", *, deterministic: bool = False) -> "Kernels":
+        """What a device is served with. Raises ValueError for what it does not have."""
         match device:
             case "cpu":
-                return Kernels.cpu()
+                return Kernels.cpu(products, deterministic=deterministic)
+            case "cuda" if products != "full":
+                raise ValueError(
+                    f'products is "{products}", which only the CPU has: set it to "full" on a GPU'
+                )
+            case "cuda" if deterministic:
+                raise ValueError("deterministic is true, which only the CPU can be: set it to false on a GPU")
             case "cuda":
                 return Kernels.triton()
             case _:
                 raise ValueError(f"there are no kernels for the device {device!r}")
 
     @staticmethod
-    def cpu() -> "Kernels":
-        """Compiled for this machine's processor; runs on as many threads as torch does."""
-        return _build("kernels.cpu.bundle")
+    def cpu(products: Products = "full", *, deterministic: bool = False) -> "Kernels":
+        """Compiled for this machine's processor; runs on as many threads as torch does.
+
+        `products` are matrix products in full; with matrices of 8 bits where that is faster; or with few bits
+        and nothing kept beside them. `deterministic` ones give a row the same bits in any company.
+        """
+        return _build("kernels.cpu.bundle", products, deterministic=deterministic)
 
     @staticmethod
     def triton() -> "Kernels":
@@ -54,6 +69,6 @@ class Kernels:
         return _build("kernels.reference")
 
 
-def _build(module: str) -> Kernels:
-    kernels: Kernels = import_module(module).build()
+def _build(module: str, *options: Any, **more: Any) -> Kernels:
+    kernels: Kernels = import_module(module).build(*options, **more)
     return kernels

@@ -2,7 +2,7 @@
 
 from kernels import Kernels
 from kernels.copy_blocks import copy_blocks_reference
-from kernels.linear import linear_reference
+from kernels.grouped import any_linear_reference
 from kernels.paged_attention import paged_attention
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_store_kv import rope_store_kv
@@ -14,7 +14,7 @@ __all__ = ["build"]
 def build() -> Kernels:
     """Nothing is compiled before it first runs."""
     return Kernels(
-        linear=linear_reference,
+        linear=any_linear_reference,
         rms_norm=rms_norm,
         add_rms_norm=add_rms_norm,
         rope_store_kv=rope_store_kv,

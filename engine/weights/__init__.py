@@ -12,12 +12,17 @@ from engine.weights.safetensors_loader import load_safetensors
 __all__ = ["Weights", "WeightsError", "load"]
 
 
-def load(path: str | Path, dtype: torch.dtype) -> tuple[ModelConfig, Weights]:
+def load(path: str | Path, dtype: torch.dtype, *, packed: bool = False) -> tuple[ModelConfig, Weights]:
     """Read a GGUF file, or a folder with config.json and safetensors.
+
+    All tensors are of `dtype`. `packed` leaves matrices that a file has in groups of 4 or 8 bits as they are.
 
     Raises UnsupportedModel, GGUFError, WeightsError, or OSError when nothing can be read there.
     """
     path = Path(path)
-    config, weights = (load_safetensors if path.is_dir() else load_gguf)(path, dtype)
+    if path.is_dir():
+        config, weights = load_safetensors(path, dtype)
+    else:
+        config, weights = load_gguf(path, dtype, packed=packed)
     check_weights(config, weights)
     return config, weights

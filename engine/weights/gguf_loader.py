@@ -13,7 +13,9 @@ from engine.gguf import GGUFFile
 from engine.models.config import ModelConfig
 from engine.models.gguf_config import config_from_gguf
 from engine.weights.dequantize import dequantize
+from engine.weights.grouped import is_grouped, read_grouped
 from engine.weights.names import Weights
+from kernels.grouped import GroupedMatrix
 
 __all__ = ["load_gguf"]
 
@@ -34,17 +36,19 @@ LAYER_NAMES = {
 ROPE_FACTORS = "rope_freqs.weight"
 
 
-def load_gguf(path: Path, dtype: torch.dtype) -> tuple[ModelConfig, Weights]:
-    """Raises GGUFError, UnsupportedModel or WeightsError."""
+def load_gguf(path: Path, dtype: torch.dtype, *, packed: bool) -> tuple[ModelConfig, Weights]:
+    """`packed`: matrices of 4 and 8 bits stay so. Raises GGUFError, UnsupportedModel or WeightsError."""
     file = GGUFFile(path)
     config = config_from_gguf(file)
     if ROPE_FACTORS in file.tensors:
         factors = dequantize(file, ROPE_FACTORS, torch.float32)
         config = replace(config, rope_divisors=tuple(factors.tolist()))
-    weights = {}
+    weights: Weights = {}
     for name in file.tensors:
         if name != ROPE_FACTORS:
-            weights[_canonical(name)] = _in_order(name, dequantize(file, name, dtype), config)
+            stays = packed and is_grouped(file.tensors[name])
+            weight = read_grouped(file, name) if stays else dequantize(file, name, dtype)
+            weights[_canonical(name)] = _in_order(name, weight, config)
     return config, weights
 
 
@@ -58,9 +62,11 @@ def _canonical(name: str) -> str:
     return name
 
 
-def _in_order(name: str, tensor: torch.Tensor, config: ModelConfig) -> torch.Tensor:
+def _in_order(
+    name: str, weight: torch.Tensor | GroupedMatrix, config: ModelConfig
+) -> torch.Tensor | GroupedMatrix:
     """Files of the llama architecture interleave the two halves of each head's rows of queries and keys."""
     if config.family != "llama" or name.split(".")[-2] not in ("attn_q", "attn_k"):
-        return tensor
-    pairs = tensor.reshape(-1, config.head_dim // 2, 2, *tensor.shape[1:])
-    return pairs.transpose(1, 2).reshape(tensor.shape)
+        return weight
+    places = torch.arange(weight.shape[0]).view(-1, config.head_dim // 2, 2).transpose(1, 2).flatten()
+    return weight.rows(places) if isinstance(weight, GroupedMatrix) else weight[places]

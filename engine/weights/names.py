@@ -7,10 +7,11 @@ weight that is missing, misshapen or left over is found before the first step.
 import torch
 
 from engine.models.config import ModelConfig
+from kernels.grouped import GroupedMatrix
 
 __all__ = ["Weights", "WeightsError", "check_weights", "expected_shapes"]
 
-Weights = dict[str, torch.Tensor]
+Weights = dict[str, torch.Tensor | GroupedMatrix]
 
 
 class WeightsError(ValueError):

@@ -27,7 +27,7 @@ UNUSED = "rotary_emb.inv_freq"  # old checkpoints keep what follows from their c
 def load_safetensors(path: Path, dtype: torch.dtype) -> tuple[ModelConfig, Weights]:
     """Raises UnsupportedModel or WeightsError, and FileNotFoundError for a folder without config.json."""
     config = config_from_hf(_read_json(path / "config.json"))
-    weights = {}
+    weights: Weights = {}
     for name, tensor in _tensors(path):
         if not name.endswith(UNUSED):
             weights[_canonical(name)] = tensor.to(dtype)

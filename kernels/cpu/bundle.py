@@ -3,10 +3,10 @@
 import numba
 import torch
 
-from kernels import Kernels
+from kernels import Kernels, Products
 from kernels.copy_blocks import copy_blocks_reference
-from kernels.cpu.linear import linear
 from kernels.cpu.paged_attention import paged_attention
+from kernels.cpu.products import choose_linear
 from kernels.cpu.rms_norm import add_rms_norm, rms_norm
 from kernels.cpu.rope_store_kv import rope_store_kv
 from kernels.cpu.silu_and_mul import silu_and_mul
@@ -14,13 +14,13 @@ from kernels.cpu.silu_and_mul import silu_and_mul
 __all__ = ["build"]
 
 
-def build() -> Kernels:
+def build(products: Products, *, deterministic: bool) -> Kernels:
     """Sets the number of compiled kernels' threads, for the calling thread, to torch's."""
     # Where there is OpenMP its pool is torch's own, so two pools never spin against each other.
     numba.config.THREADING_LAYER_PRIORITY = ["omp", "workqueue", "tbb"]
     numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
     return Kernels(
-        linear=linear,
+        linear=choose_linear(products, deterministic=deterministic),
         rms_norm=rms_norm,
         add_rms_norm=add_rms_norm,
         rope_store_kv=rope_store_kv,

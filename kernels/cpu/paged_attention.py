@@ -1,10 +1,10 @@
 """Attention of ragged spans over paged keys and values, compiled for the CPU.
 
-The work is cut into tasks of at most TILE_TOKENS query tokens x the query heads of one key head x
-SEGMENT_TOKENS of context, so that a key or value that was loaded and widened serves many rows. A task
-leaves its rows' maxima, sums and unnormalized outputs; a second pass joins the segments of each row in
-their order. Where a row's segments begin and in which order anything is added depends on positions alone,
-never on the rest of the batch.
+The work is cut into tasks of query tokens, often of several sequences, x the query heads of one key head x
+PARTITION_TOKENS of context, so that a key or value that was loaded and widened serves many rows: see
+`attention_plan`. A task leaves its rows' maxima, sums and unnormalized outputs; a second pass joins the
+segments of each row in their order. Where a row's segments begin and in which order anything is added depends
+on positions alone, never on the rest of the batch.
 """
 
 import math
@@ -15,6 +15,8 @@ import numpy as np
 import torch
 
 from kernels.cpu.arrays import as_array
+from kernels.cpu.attention_plan import plan
+from kernels.cpu.parallel import take_turn
 from kernels.cpu.tiles import accumulate, store_tile, zero_tile
 from kernels.cpu.vectors import (
     LANES,
@@ -23,7 +25,6 @@ from kernels.cpu.vectors import (
     exp,
     largest,
     load,
-    load_scalar,
     mask_from,
     maximum,
     multiply,
@@ -32,11 +33,9 @@ from kernels.cpu.vectors import (
     subtract,
     total,
 )
+from kernels.partitions import PARTITION_TOKENS
 
 __all__ = ["paged_attention"]
-
-TILE_TOKENS = 8
-SEGMENT_TOKENS = 256
 
 
 def paged_attention(
@@ -46,6 +45,7 @@ def paged_attention(
     block_tables: torch.Tensor,  # [num_sequences, max_blocks] int32
     context_lens: torch.Tensor,  # [num_sequences] int32
     cu_seqlens_q: torch.Tensor,  # [num_sequences + 1] int32
+    leaders: torch.Tensor,  # [num_sequences, num_partitions] int32
     scale: float,
 ) -> torch.Tensor:  # as query
     """The operation that `kernels.paged_attention` defines."""
@@ -58,6 +58,7 @@ def paged_attention(
         block_tables.numpy(),
         context_lens.numpy(),
         cu_seqlens_q.numpy(),
+        leaders.numpy(),
         np.float32(scale),
         numba.get_num_threads(),
         as_array(out),
@@ -66,52 +67,37 @@ def paged_attention(
 
 
 def _check_shape(head_dim: int, block_size: int) -> None:
-    if block_size % LANES or SEGMENT_TOKENS % block_size:
+    if block_size % LANES or PARTITION_TOKENS % block_size:
         raise ValueError(
             f"blocks of {block_size} tokens: on a CPU the block size is a multiple of {LANES} that divides "
-            f"{SEGMENT_TOKENS}"
+            f"{PARTITION_TOKENS}"
         )
     if head_dim < LANES:
         raise ValueError(f"heads of {head_dim} dimensions: on a CPU a head has at least {LANES}")
 
 
-@numba.njit
-def _plan(context_lens, cu_seqlens_q):
-    """One row a task: sequence, first query token, number of query tokens, position of the first, segment."""
-    num_tasks = 0
-    for sequence in range(len(context_lens)):
-        start, end = cu_seqlens_q[sequence], cu_seqlens_q[sequence + 1]
-        for token in range(start, end, TILE_TOKENS):
-            last = context_lens[sequence] - end + min(token + TILE_TOKENS, end)
-            num_tasks += (last + SEGMENT_TOKENS - 1) // SEGMENT_TOKENS
-    tasks = np.empty((num_tasks, 5), np.int64)
-    task = 0
-    for sequence in range(len(context_lens)):
-        start, end = cu_seqlens_q[sequence], cu_seqlens_q[sequence + 1]
-        for token in range(start, end, TILE_TOKENS):
-            position = context_lens[sequence] - end + token
-            count = min(TILE_TOKENS, end - token)
-            for segment in range((position + count + SEGMENT_TOKENS - 1) // SEGMENT_TOKENS):
-                tasks[task, 0] = sequence
-                tasks[task, 1] = token
-                tasks[task, 2] = count
-                tasks[task, 3] = position
-                tasks[task, 4] = segment
-                task += 1
-    return tasks
+# Products are computed in tiles of some rows x two vectors, so that enough sums run beside each other to hide
+# how long one addition takes, and each number that is loaded serves twice.
 
 
 def _score_rows(rows: int) -> Any:
-    """Compile the scores of `rows` query rows against one block's tokens."""
+    """Compile the scores of `rows` query rows against a segment's tokens."""
 
     @numba.njit
-    def score(query, row, keys, key_offset, head_dim, block_size, scores, column):
-        for lane in range(0, block_size, LANES):
-            tile = zero_tile(rows)
+    def score(query, row, head_dim, num_tokens, keys, offsets, block_size, scores):
+        last = (num_tokens - 1) // LANES * LANES
+        for token in range(0, num_tokens, 2 * LANES):
+            other = min(token + LANES, last)  # may be the same once more, and agrees with itself
+            key_place = offsets[token // block_size] + token % block_size
+            other_place = offsets[other // block_size] + other % block_size
+            tile, other_tile = zero_tile(rows), zero_tile(rows)
             for dim in range(head_dim):
-                key = load(keys, key_offset + dim * block_size + lane)
+                key = load(keys, key_place + dim * block_size)
+                other_key = load(keys, other_place + dim * block_size)
                 tile = accumulate(tile, query, row * head_dim + dim, head_dim, key)
-            store_tile(tile, scores, row * SEGMENT_TOKENS + column + lane, SEGMENT_TOKENS)
+                other_tile = accumulate(other_tile, query, row * head_dim + dim, head_dim, other_key)
+            store_tile(tile, scores, row * PARTITION_TOKENS + token, PARTITION_TOKENS)
+            store_tile(other_tile, scores, row * PARTITION_TOKENS + other, PARTITION_TOKENS)
 
     return score
 
@@ -120,66 +106,68 @@ def _weigh_rows(rows: int) -> Any:
     """Compile the sum of a segment's values, weighted by `rows` rows of scores."""
 
     @numba.njit
-    def weigh(scores, row, num_tokens, values, value_offsets, block_size, head_dim, out):
-        for chunk in range(0, head_dim, LANES):
-            dim = min(chunk, head_dim - LANES)  # the last chunk may overlap its neighbour, and agrees with it
-            tile = zero_tile(rows)
+    def weigh(scores, row, head_dim, num_tokens, values, offsets, block_size, out):
+        for chunk in range(0, head_dim, 2 * LANES):
+            dim = min(chunk, head_dim - LANES)  # chunks may overlap, and agree where they do
+            other = min(chunk + LANES, head_dim - LANES)
+            tile, other_tile = zero_tile(rows), zero_tile(rows)
             for token in range(0, num_tokens, block_size):
-                offset = value_offsets[token // block_size] + dim
-                column = row * SEGMENT_TOKENS + token
+                offset = offsets[token // block_size]
+                column = row * PARTITION_TOKENS + token
                 for slot in range(min(block_size, num_tokens - token)):
-                    value = load(values, offset + slot * head_dim)
-                    tile = accumulate(tile, scores, column + slot, SEGMENT_TOKENS, value)
+                    value = load(values, offset + slot * head_dim + dim)
+                    other_value = load(values, offset + slot * head_dim + other)
+                    tile = accumulate(tile, scores, column + slot, PARTITION_TOKENS, value)
+                    other_tile = accumulate(other_tile, scores, column + slot, PARTITION_TOKENS, other_value)
             store_tile(tile, out, row * head_dim + dim, head_dim)
+            store_tile(other_tile, out, row * head_dim + other, head_dim)
 
     return weigh
 
 
-_score_1, _score_2, _score_3, _score_4, _score_8 = [_score_rows(rows) for rows in (1, 2, 3, 4, 8)]
-_weigh_1, _weigh_2, _weigh_3, _weigh_4, _weigh_8 = [_weigh_rows(rows) for rows in (1, 2, 3, 4, 8)]
+def _in_tiles(compile_rows: Any) -> Any:
+    """Compile a product for any number of rows from those of a few."""
+    rows_1, rows_2, rows_3, rows_4, rows_6, rows_8 = [compile_rows(rows) for rows in (1, 2, 3, 4, 6, 8)]
+
+    @numba.njit
+    def product(left, num_rows, head_dim, num_tokens, right, offsets, block_size, out):
+        row = 0
+        while row < num_rows:
+            rest = num_rows - row
+            if rest >= 8:
+                rows_8(left, row, head_dim, num_tokens, right, offsets, block_size, out)
+                row += 8
+            elif rest >= 6:
+                rows_6(left, row, head_dim, num_tokens, right, offsets, block_size, out)
+                row += 6
+            elif rest >= 4:
+                rows_4(left, row, head_dim, num_tokens, right, offsets, block_size, out)
+                row += 4
+            elif rest == 3:
+                rows_3(left, row, head_dim, num_tokens, right, offsets, block_size, out)
+                row += 3
+            elif rest == 2:
+                rows_2(left, row, head_dim, num_tokens, right, offsets, block_size, out)
+                row += 2
+            else:
+                rows_1(left, row, head_dim, num_tokens, right, offsets, block_size, out)
+                row += 1
+
+    return product
 
 
-@numba.njit
-def _score(query, num_rows, keys, key_offset, head_dim, block_size, scores, column):
-    row = 0
-    while num_rows - row >= 8:
-        _score_8(query, row, keys, key_offset, head_dim, block_size, scores, column)
-        row += 8
-    if num_rows - row >= 4:
-        _score_4(query, row, keys, key_offset, head_dim, block_size, scores, column)
-        row += 4
-    if num_rows - row == 3:
-        _score_3(query, row, keys, key_offset, head_dim, block_size, scores, column)
-    elif num_rows - row == 2:
-        _score_2(query, row, keys, key_offset, head_dim, block_size, scores, column)
-    elif num_rows - row == 1:
-        _score_1(query, row, keys, key_offset, head_dim, block_size, scores, column)
-
-
-@numba.njit
-def _weigh(scores, num_rows, num_tokens, values, value_offsets, block_size, head_dim, out):
-    row = 0
-    while num_rows - row >= 8:
-        _weigh_8(scores, row, num_tokens, values, value_offsets, block_size, head_dim, out)
-        row += 8
-    if num_rows - row >= 4:
-        _weigh_4(scores, row, num_tokens, values, value_offsets, block_size, head_dim, out)
-        row += 4
-    if num_rows - row == 3:
-        _weigh_3(scores, row, num_tokens, values, value_offsets, block_size, head_dim, out)
-    elif num_rows - row == 2:
-        _weigh_2(scores, row, num_tokens, values, value_offsets, block_size, head_dim, out)
-    elif num_rows - row == 1:
-        _weigh_1(scores, row, num_tokens, values, value_offsets, block_size, head_dim, out)
+_score, _weigh = _in_tiles(_score_rows), _in_tiles(_weigh_rows)
 
 
 @numba.njit
 def _softmax_row(scores, start, num_visible, num_tokens):
     """Scores to weights exp(score - maximum), zero from num_visible on. Returns the maximum and the sum."""
-    highest = broadcast(np.float32(-np.inf))
-    for token in range(0, num_visible, LANES):
+    highest, other_highest = broadcast(np.float32(-np.inf)), broadcast(np.float32(-np.inf))
+    for token in range(0, num_visible, 2 * LANES):
+        other = token + LANES  # still inside the row, which holds an even number of vectors
         highest = maximum(highest, mask_from(load(scores, start + token), num_visible - token))
-    top = largest(highest)
+        other_highest = maximum(other_highest, mask_from(load(scores, start + other), num_visible - other))
+    top = largest(maximum(highest, other_highest))
     shift = broadcast(top)
     weight_sum = broadcast(np.float32(0))
     for token in range(0, num_visible, LANES):
@@ -194,80 +182,107 @@ def _softmax_row(scores, start, num_visible, num_tokens):
 
 
 @numba.njit
-def _attend(task, head, query, keys, values, block_tables, scale, out, maxima, sums):
-    """One task for one key head; rows of the output are query tokens x the heads of the group."""
-    sequence, first_token, num_query, position, segment = task[0], task[1], task[2], task[3], task[4]
-    num_kv_heads, head_dim, block_size = keys.shape[1], keys.shape[2], keys.shape[3]
-    group = query.shape[1] // num_kv_heads
-    num_rows = num_query * group
-    segment_start = segment * SEGMENT_TOKENS
-    num_tokens = min(position + num_query - segment_start, SEGMENT_TOKENS)
-
-    rows = np.empty((num_rows, head_dim), np.float32)
-    for token in range(num_query):
-        start = ((first_token + token) * query.shape[1] + head * group) * head_dim
-        for element in range(group * head_dim):
-            rows[token * group + element // head_dim, element % head_dim] = (
-                load_scalar(query, start + element) * scale
-            )
-    scores = np.empty((num_rows, SEGMENT_TOKENS), np.float32)
-    offsets = np.empty(SEGMENT_TOKENS // block_size, np.int64)
-    for token in range(0, num_tokens, block_size):
-        block = np.int64(block_tables[sequence, (segment_start + token) // block_size])
-        offset = (block * num_kv_heads + head) * head_dim * block_size
-        offsets[token // block_size] = offset
-        _score(rows, num_rows, keys, offset, head_dim, block_size, scores, token)
-    for row in range(num_rows):
-        num_visible = min(position + row // group + 1 - segment_start, num_tokens)
-        maxima[row], sums[row] = _softmax_row(scores, row * SEGMENT_TOKENS, num_visible, num_tokens)
-    _weigh(scores, num_rows, num_tokens, values, offsets, block_size, head_dim, out)
+def _gather_rows(task, head, query, scale, tiles, parts, group, rows):
+    """A task's scaled queries, part by part; of a part token by token."""
+    row, place, head_dim = 0, task.first_part, query.shape[2]
+    factor = broadcast(scale)
+    while place >= 0:
+        tile = tiles[parts[place].tile]
+        for token in range(tile.first_token, tile.first_token + tile.num_tokens):
+            start = (token * query.shape[1] + head * group) * head_dim
+            for chunk in range(0, group * head_dim, LANES):
+                element = min(chunk, group * head_dim - LANES)
+                store(rows, row * head_dim + element, multiply(load(query, start + element), factor))
+            row += group
+        place = parts[place].next_part
 
 
 @numba.njit
-def _join(task, head, item, stride, outs, maxima, sums, group, out):
-    """A tile's segments, `stride` items apart from `item` on, into its rows of the output."""
-    num_segments = (task[3] + task[2] + SEGMENT_TOKENS - 1) // SEGMENT_TOKENS
+def _weigh_scores(task, num_seen, tiles, parts, group, scores, maxima, sums):
+    """Each row's scores to weights, as far as its token may look."""
+    row, place = 0, task.first_part
+    while place >= 0:
+        tile = tiles[parts[place].tile]
+        for token in range(tile.num_tokens):
+            num_visible = min(tile.position + token + 1 - task.segment * PARTITION_TOKENS, num_seen)
+            for _ in range(group):
+                maxima[row], sums[row] = _softmax_row(scores, row * PARTITION_TOKENS, num_visible, num_seen)
+                row += 1
+        place = parts[place].next_part
+
+
+@numba.njit
+def _attend(task, head, query, keys, values, block_tables, scale, tiles, parts, outs, maxima, sums):
+    """One task for one key head: its rows' unnormalized outputs, maxima and sums."""
+    num_kv_heads, head_dim, block_size = keys.shape[1], keys.shape[2], keys.shape[3]
+    group = query.shape[1] // num_kv_heads
+    first = parts[task.first_part]
+    tile = tiles[first.tile]
+    num_rows = task.num_rows
+    start = task.segment * PARTITION_TOKENS
+    num_seen = min(tile.position + tile.num_tokens - start, PARTITION_TOKENS)
+
+    rows = np.empty((num_rows, head_dim), np.float32)
+    _gather_rows(task, head, query, scale, tiles, parts, group, rows)
+    scores = np.empty((num_rows, PARTITION_TOKENS), np.float32)
+    offsets = np.empty(PARTITION_TOKENS // block_size, np.int64)
+    for token in range(0, num_seen, block_size):
+        block = np.int64(block_tables[tile.sequence, (start + token) // block_size])
+        offsets[token // block_size] = (block * num_kv_heads + head) * head_dim * block_size
+    _score(rows, num_rows, head_dim, num_seen, keys, offsets, block_size, scores)
+    row = first.row + head * num_rows
+    end = row + num_rows
+    _weigh_scores(task, num_seen, tiles, parts, group, scores, maxima[row:end], sums[row:end])
+    _weigh(scores, num_rows, head_dim, num_seen, values, offsets, block_size, outs[row:end])
+
+
+@numba.njit
+def _join(tile, head, parts, outs, maxima, sums, group, out):
+    """A tile's parts, in their order, into its rows of the output."""
     num_heads, head_dim = out.shape[1], out.shape[2]
-    for row in range(task[2] * group):
-        top = maxima[item, row]
-        for segment in range(1, num_segments):
-            top = max(top, maxima[item + segment * stride, row])
+    places = np.empty(tile.num_parts, np.int64)
+    weights = np.empty(tile.num_parts, np.float32)
+    for row in range(tile.num_tokens * group):
+        top = np.float32(-np.inf)
+        for index in range(tile.num_parts):
+            part = parts[tile.first_part + index]
+            places[index] = part.row + head * part.row_stride + row
+            top = max(top, maxima[places[index]])
         weight_sum = np.float32(0)
-        for segment in range(num_segments):
-            place = item + segment * stride
-            weight = np.float32(math.exp(maxima[place, row] - top))
-            maxima[place, row] = weight
-            weight_sum += weight * sums[place, row]
-        start = ((task[1] + row // group) * num_heads + head * group + row % group) * head_dim
+        for index in range(tile.num_parts):
+            weights[index] = np.float32(math.exp(maxima[places[index]] - top))
+            weight_sum += weights[index] * sums[places[index]]
+        start = ((tile.first_token + row // group) * num_heads + head * group + row % group) * head_dim
         for chunk in range(0, head_dim, LANES):
             dim = min(chunk, head_dim - LANES)
             joined = broadcast(np.float32(0))
-            for segment in range(num_segments):
-                place = item + segment * stride
-                part = load(outs, (place * outs.shape[1] + row) * head_dim + dim)
-                joined = multiply_add(part, broadcast(maxima[place, row]), joined)
+            for index in range(tile.num_parts):
+                output = load(outs, places[index] * head_dim + dim)
+                joined = multiply_add(output, broadcast(weights[index]), joined)
             store(out, start + dim, multiply(joined, broadcast(np.float32(1) / weight_sum)))
 
 
-@numba.njit(parallel=True, cache=True)
-def _paged_attention(query, keys, values, block_tables, context_lens, cu_seqlens_q, scale, num_workers, out):
-    tasks = _plan(context_lens, cu_seqlens_q)
+@numba.njit(parallel=True, cache=True, nogil=True)
+def _paged_attention(
+    query, keys, values, block_tables, context_lens, cu_seqlens_q, leaders, scale, num_workers, out
+):
     num_kv_heads = keys.shape[1]
     group = query.shape[1] // num_kv_heads
-    num_items = len(tasks) * num_kv_heads  # tasks x key heads
-    num_rows = TILE_TOKENS * group
-    outs = np.empty((num_items, num_rows, query.shape[2]), np.float32)
-    maxima = np.empty((num_items, num_rows), np.float32)
-    sums = np.empty((num_items, num_rows), np.float32)
-    # Items are dealt out like cards: neighbours cost alike, so every thread gets the same share of each kind.
-    for worker in numba.prange(num_workers):
-        for item in range(worker, num_items, num_workers):
+    tiles, parts, tasks, num_rows = plan(
+        context_lens, cu_seqlens_q, leaders, group, num_kv_heads, num_workers
+    )
+    outs = np.empty((num_rows, query.shape[2]), np.float32)
+    maxima = np.empty(num_rows, np.float32)
+    sums = np.empty(num_rows, np.float32)
+    # Whoever is free takes the next item: tasks differ in size, and cores are shared with other work.
+    taken = np.empty(1, np.int64)
+    taken[0] = 0  # np.zeros would be a parallel loop, which costs more than a short step's attention
+    for _ in numba.prange(num_workers):
+        item = take_turn(taken)
+        while item < len(tasks) * num_kv_heads:
             task, head = tasks[item // num_kv_heads], item % num_kv_heads
-            _attend(
-                task, head, query, keys, values, block_tables, scale, outs[item], maxima[item], sums[item]
-            )
+            _attend(task, head, query, keys, values, block_tables, scale, tiles, parts, outs, maxima, sums)
+            item = take_turn(taken)
     for worker in numba.prange(num_workers):
-        for item in range(worker, num_items, num_workers):
-            task, head = tasks[item // num_kv_heads], item % num_kv_heads
-            if task[4] == 0:
-                _join(task, head, item, num_kv_heads, outs, maxima, sums, group, out)
+        for item in range(worker, len(tiles) * num_kv_heads, num_workers):
+            _join(tiles[item // num_kv_heads], item % num_kv_heads, parts, outs, maxima, sums, group, out)

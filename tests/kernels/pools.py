@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.partitions import find_leaders
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -25,31 +27,43 @@ class AttentionCase:
     block_tables: torch.Tensor
     context_lens: torch.Tensor
     cu_seqlens_q: torch.Tensor
+    leaders: torch.Tensor
     scale: float
 
     def arguments(self) -> tuple[torch.Tensor | float, ...]:
         return tuple(getattr(self, name) for name in self.__slots__)
 
 
-def attention_case(spans: list[tuple[int, int]], shape: Shape, dtype: torch.dtype) -> AttentionCase:
-    """Spans are (context length, query tokens). Slots past a context hold NaN, in every block and beyond."""
+def attention_case(
+    spans: list[tuple[int, int]],
+    shape: Shape,
+    dtype: torch.dtype,
+    shared: list[tuple[int, int]] | None = None,
+) -> AttentionCase:
+    """Spans are (context length, query tokens). Slots past a context hold NaN, in every block and beyond.
+
+    `shared` says of each span an earlier one and how many leading blocks, full ones, both have.
+    """
     generator = torch.Generator().manual_seed(5)
     size = shape.block_size
+    shared = shared or [(0, 0)] * len(spans)
     counts = [-(-context // size) for context, _ in spans]
     num_blocks = sum(counts) + 2
     shuffled = torch.randperm(num_blocks, generator=generator)
     keys = torch.full((num_blocks, shape.num_kv_heads, shape.head_dim, size), torch.nan)
     values = torch.full((num_blocks, shape.num_kv_heads, size, shape.head_dim), torch.nan)
     tables = torch.zeros(len(spans), max(counts), dtype=torch.int32)
-    for row, ((context, _), count) in enumerate(zip(spans, counts, strict=True)):
-        blocks, shuffled = shuffled[:count], shuffled[count:]
-        tables[row, :count] = blocks
-        for position in range(context):
-            block, place = blocks[position // size], position % size
-            keys[block, :, :, place] = torch.randn(shape.num_kv_heads, shape.head_dim, generator=generator)
-            values[block, :, place] = torch.randn(shape.num_kv_heads, shape.head_dim, generator=generator)
+    for row, ((context, _), (earlier, num_shared)) in enumerate(zip(spans, shared, strict=True)):
+        tables[row, :num_shared] = tables[earlier, :num_shared]
+        blocks, shuffled = shuffled[: counts[row] - num_shared], shuffled[counts[row] - num_shared :]
+        tables[row, num_shared : counts[row]] = blocks
+        is_hidden = torch.arange(num_shared * size, counts[row] * size).view(-1, 1, size) >= context
+        for pool, hidden in ((keys, is_hidden.unsqueeze(1)), (values, is_hidden.unsqueeze(3))):
+            content = torch.randn(len(blocks), *pool.shape[1:], generator=generator)
+            pool[blocks] = content.masked_fill(hidden, torch.nan)
     lengths = torch.tensor([0] + [query for _, query in spans])
     query = torch.randn(int(lengths.sum()), shape.num_heads, shape.head_dim, generator=generator)
+    longest = max(context for context, _ in spans)
     return AttentionCase(
         query.to(dtype),
         keys.to(dtype),
@@ -57,5 +71,6 @@ def attention_case(spans: list[tuple[int, int]], shape: Shape, dtype: torch.dtyp
         tables,
         torch.tensor([context for context, _ in spans], dtype=torch.int32),
         lengths.cumsum(0).int(),
+        torch.from_numpy(find_leaders(tables.numpy(), longest, size)),
         shape.head_dim**-0.5,
     )

@@ -1,7 +1,11 @@
 """Paged attention: the definition against torch's own, and the compiled kernel against the definition."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
 from kernels import Kernels
@@ -41,7 +45,7 @@ def _alone(case: AttentionCase, sequence: int) -> tuple[torch.Tensor | float, ..
     rows = slice(sequence, sequence + 1)
     lengths = torch.tensor([0, end - start], dtype=torch.int32)
     query, tables, lens = case.query[start:end], case.block_tables[rows], case.context_lens[rows]
-    return query, case.keys, case.values, tables, lens, lengths, case.scale
+    return query, case.keys, case.values, tables, lens, lengths, case.leaders[:1, :0], case.scale
 
 
 @pytest.mark.parametrize("sequence", range(len(SPANS)))
@@ -67,6 +71,7 @@ def test_a_token_gets_the_very_bits_that_it_gets_in_a_longer_span() -> None:
             case.block_tables,
             torch.tensor([position + 1], dtype=torch.int32),
             torch.tensor([0, 1], dtype=torch.int32),
+            case.leaders,
             case.scale,
         )
         assert torch.equal(single[0], whole[position])
@@ -93,3 +98,54 @@ def test_blocks_that_do_not_fill_vectors_are_refused() -> None:
 
     with pytest.raises(ValueError, match="multiple of 16"):
         Kernels.cpu().paged_attention(*case.arguments())
+
+
+Family = list[tuple[int, int, int, int]]  # of each: an earlier one, blocks shared with it, own tokens, query
+
+NESTED: Family = [(0, 0, 600, 1)] + [(0, 32, own, 1) for own in (1, 90)] + [(1, 16, 300, 1), (3, 32, 200, 1)]
+LEADER_ENDS_EARLY: Family = [(0, 0, 300, 1), (0, 16, 700, 1), (1, 48, 10, 1)]
+LAST_OF_A_PARTITION: Family = [(0, 0, 512, 1), (0, 16, 256, 1), (0, 31, 16, 2), (0, 31, 15, 1), (0, 32, 1, 9)]
+CHUNKS: Family = [(0, 0, 520, 1), (0, 32, 100, 30), (0, 32, 5, 5), (0, 16, 300, 300)]
+FORKS: Family = [(0, 0, 530, 1)] + [(0, 32, 20, 1)] * 40  # more than one task takes
+
+
+@st.composite
+def families(draw: st.DrawFn) -> Family:
+    members: Family = [(0, 0, draw(st.integers(1, 700)), 1)]
+    lengths = [members[0][2]]
+    for _ in range(draw(st.integers(1, 6))):
+        earlier = draw(st.integers(0, len(members) - 1))
+        num_shared = draw(st.integers(0, lengths[earlier] // 16))
+        own = draw(st.integers(1, 400))
+        members.append((earlier, num_shared, own, draw(st.integers(1, min(own, 20)))))
+        lengths.append(num_shared * 16 + own)
+    return members
+
+
+def _family_case(family: Family, shape: Shape, dtype: torch.dtype) -> AttentionCase:
+    spans = [(num_shared * 16 + own, query) for _, num_shared, own, query in family]
+    return attention_case(spans, shape, dtype, [(earlier, count) for earlier, count, _, _ in family])
+
+
+@settings(max_examples=30)
+@example(family=NESTED, shape=Shape(9, 3, 64, 16), dtype=torch.bfloat16)
+@example(family=LEADER_ENDS_EARLY, shape=Shape(3, 1, 80, 16), dtype=torch.float32)
+@example(family=LAST_OF_A_PARTITION, shape=Shape(2, 2, 16, 16), dtype=torch.float32)
+@example(family=CHUNKS, shape=Shape(9, 3, 64, 16), dtype=torch.float32)
+@example(family=FORKS, shape=Shape(2, 2, 16, 16), dtype=torch.bfloat16)
+@given(
+    family=families(),
+    shape=st.sampled_from([Shape(2, 2, 16, 16), Shape(6, 2, 64, 16), Shape(3, 1, 80, 16)]),
+    dtype=st.sampled_from(list(TOLERANCES)),
+)
+def test_what_is_read_together_comes_to_the_very_bits_of_what_is_read_alone(
+    family: Family, shape: Shape, dtype: torch.dtype
+) -> None:
+    case = _family_case(family, shape, dtype)
+
+    found = Kernels.cpu().paged_attention(*case.arguments())
+
+    alone = replace(case, leaders=case.leaders[:, :0])
+    assert torch.equal(found, Kernels.cpu().paged_attention(*alone.arguments()))
+    expected = Kernels.reference().paged_attention(*case.arguments())
+    torch.testing.assert_close(found, expected, atol=TOLERANCES[dtype], rtol=1e-2)
