@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -20,9 +20,10 @@ import msgspec
 from engine.cache_messages import CacheEvents, Forgotten, Moved, NodePage, Pinned, Residency, TierName
 from engine.connection import EngineConnection
 from engine.errors import EngineDied, EngineError, EngineStopping
-from engine.messages import EngineConfig, EngineInfo, EngineStats, Submit, TokenEvent
+from engine.event_stream import Events
+from engine.messages import EngineConfig, EngineInfo, EngineStats, Submit
 
-__all__ = ["Engine", "EngineProcess"]
+__all__ = ["Engine", "EngineProcess", "Events"]
 
 _MAX_RESTART_DELAY_SECONDS = 30.0
 _SETTLE_SECONDS = 5.0
@@ -46,11 +47,13 @@ class Engine(Protocol):
         """Whether requests are served now: not while the model loads or a dead engine is replaced."""
         ...
 
-    def generate(self, submit: Submit) -> AsyncGenerator[TokenEvent]:
-        """Run a request and yield its events until every choice has its finish_reason.
+    async def start(self, submits: Sequence[Submit]) -> Events:
+        """Submit requests that belong together, and wait until all of them are queued. Their events follow.
 
-        Closing the generator early, or cancelling the task that reads it, aborts what still runs. A choice
-        that was aborted alone yields nothing more. Raises RequestRefused, EngineStopping or EngineDied.
+        If one is refused the others are aborted, and its error is raised: RequestRefused, QueueFull,
+        EngineStopping or EngineDied. Later ones come out of the events, WaitedTooLong among them. Closing the
+        events, or cancelling the task that waits for one, aborts what still runs. A choice that was aborted
+        alone has no more events.
         """
         ...
 
@@ -139,11 +142,9 @@ class EngineProcess:
         """Whether requests are served now."""
         return self._connection is not None and self._connection.is_ready
 
-    async def generate(self, submit: Submit) -> AsyncGenerator[TokenEvent]:
-        """Run a request; see Engine."""
-        async with contextlib.aclosing(self._connected().generate(submit)) as events:
-            async for event in events:
-                yield event
+    async def start(self, submits: Sequence[Submit]) -> Events:
+        """Submit requests that belong together; see Engine."""
+        return await self._connected().start(submits)
 
     def abort(self, request_id: str, choice: int | None = None) -> None:
         """End a request, or one choice of it, soon."""

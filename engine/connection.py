@@ -4,7 +4,7 @@ waits for it.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -32,9 +32,11 @@ from engine.cache_messages import (
     Unpin,
     Watch,
 )
-from engine.errors import EngineDied, EngineError, EngineStopping, RequestRefused
+from engine.errors import EngineDied, EngineError
+from engine.event_stream import EventStream, to_error
 from engine.messages import (
     Abort,
+    Accepted,
     EngineInfo,
     EngineStats,
     FromEngine,
@@ -54,22 +56,6 @@ __all__ = ["EngineConnection"]
 Answer = Stats | CacheAnswer
 
 _MAX_UNREAD = 256  # messages of events
-
-_ERRORS: dict[str, type[EngineError]] = {
-    "refused": RequestRefused,
-    "failed": EngineError,
-    "stopping": EngineStopping,
-}
-
-
-@dataclass(slots=True, eq=False)
-class _Stream:
-    """One request that waits for events: which choices may still have news, and what has arrived."""
-
-    remaining: set[int]
-    arrived: asyncio.Queue[TokenEvent | EngineError | None] = field(
-        default_factory=asyncio.Queue
-    )  # None: look again
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +83,7 @@ class EngineConnection:
         self._socket.connect(address)
         self._info: EngineInfo | None = None
         self._became_ready = asyncio.Event()
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, EventStream] = {}  # by the ids of their requests
         self._tickets = count()
         self._answers: dict[int, asyncio.Future[Answer]] = {}
         self._watchers: set[_Watcher] = set()
@@ -123,34 +109,20 @@ class EngineConnection:
         await self._became_ready.wait()
         return self.info
 
-    async def generate(self, submit: Submit) -> AsyncGenerator[TokenEvent]:
-        """Run a request; see engine.client.Engine."""
+    async def start(self, submits: Sequence[Submit]) -> EventStream:
+        """Submit requests that belong together; see engine.client.Engine."""
         if not self.is_ready:
             raise EngineDied("the engine is not ready")
-        stream = _Stream(set(range(submit.num_choices)))
-        self._streams[submit.request_id] = stream
-        self._send(submit)
-        try:
-            while stream.remaining:
-                item = await stream.arrived.get()
-                if isinstance(item, EngineError):
-                    raise item
-                if item is None or item.choice not in stream.remaining:
-                    continue
-                if item.finish_reason is not None:
-                    stream.remaining.discard(item.choice)
-                yield item
-        finally:
-            del self._streams[submit.request_id]
-            # Aborting what has ended is harmless, and tells the engine that nobody listens any more.
-            self._send(Abort(request_id=submit.request_id))
+        stream = EventStream(submits, send=self._send, forget=self._forget)
+        self._streams.update({each.request_id: stream for each in submits})
+        await stream.submit()
+        return stream
 
     def abort(self, request_id: str, choice: int | None = None) -> None:
         """End a request, or one choice of it, soon."""
         stream = self._streams.get(request_id)
         if stream is not None and choice is not None:
-            stream.remaining.discard(choice)
-            stream.arrived.put_nowait(None)
+            stream.drop(request_id, choice)
         self._send(Abort(request_id=request_id, choice=choice))
 
     async def stats(self) -> EngineStats:
@@ -242,8 +214,8 @@ class EngineConnection:
     def _fail(self, error: EngineError) -> None:
         """Tell everybody who waits; nothing is sent any more."""
         self._is_closed = True
-        for stream in self._streams.values():
-            stream.arrived.put_nowait(error)
+        for stream in set(self._streams.values()):
+            stream.deliver(error)
         for future in self._answers.values():
             if not future.done():
                 future.set_exception(error)
@@ -278,8 +250,10 @@ class EngineConnection:
                 case TokenEvents():
                     for event in message.events:
                         self._deliver(event.request_id, event)
+                case Accepted():
+                    self._deliver(message.request_id, message)
                 case Refused():
-                    self._deliver(message.request_id, _ERRORS[message.kind](message.message))
+                    self._deliver(message.request_id, to_error(message))
                 case Ready():
                     self._info = message.info
                     self._became_ready.set()
@@ -291,7 +265,10 @@ class EngineConnection:
                     if future is not None and not future.done():
                         future.set_result(message)
 
-    def _deliver(self, request_id: str, item: TokenEvent | EngineError) -> None:
+    def _forget(self, request_id: str) -> None:
+        self._streams.pop(request_id, None)
+
+    def _deliver(self, request_id: str, item: TokenEvent | Accepted | EngineError) -> None:
         stream = self._streams.get(request_id)
         if stream is not None:
-            stream.arrived.put_nowait(item)
+            stream.deliver(item)

@@ -1,6 +1,7 @@
 """The engine's heart: inbox, schedule, run, apply, events. The only owner of scheduler, runner and clock.
 
-One thread calls it. It knows nothing of sockets; service.py carries its messages.
+One thread calls it; steps may be carried out on another. It knows nothing of sockets; service.py carries its
+messages.
 """
 
 import time
@@ -11,37 +12,40 @@ from typing import Literal, Protocol
 
 from engine.cache_service import CacheService, report_of
 from engine.errors import RequestRefused
+from engine.lookahead import Lookahead
 from engine.messages import (
     Abort,
+    Accepted,
     EngineInfo,
     EngineStats,
     FromEngine,
-    HistogramStats,
     Quota,
     Refused,
     Submit,
-    TierStats,
     TokenEvent,
     TokenEvents,
     TokenLogprob,
 )
 from engine.moves import ColderTiers
+from engine.pace import StepPace
 from engine.scheduler import Limits, Scheduler
-from engine.step import Outcome, Step, StepResult
+from engine.statistics import Statistics
+from engine.step import Draw, Outcome, Step, StepResult
+from engine.stepping import InlineStepper, Stepper
 from engine.traffic import Traffic
 from prefix_cache.assembly import CacheSizes, assemble
-from prefix_cache.figures import BOUNDS, BlockAges
+from prefix_cache.figures import BlockAges
 from prefix_cache.learned import Learned
 from prefix_cache.lease import Retention
-from prefix_cache.quota import Account
+from prefix_cache.quota import Account, account_of
 from prefix_cache.swap import SwapMode, SwapRates
 from prefix_cache.tiers import TieredCache
-from prefix_cache.tree import PrefixCache
 
-__all__ = ["CacheOptions", "EngineCore", "Runner"]
+__all__ = ["CoreOptions", "EngineCore", "Runner"]
 
 _WAIT_SECONDS = 0.002  # messages are looked at this often while all work waits for blocks
 _MIN_MEASURED = 64  # prompt tokens in a step whose time says something about prefill
+_MIN_RETRY_SECONDS = 1.0
 
 
 class Runner(Protocol):
@@ -57,34 +61,16 @@ class Runner(Protocol):
         ...
 
 
-class _Waste:
-    """KV waste over steps: 1 - tokens held / slots allocated."""
-
-    def __init__(self) -> None:
-        self.last = self.max = self._sum = 0.0
-        self._num_steps = 0
-
-    def note(self, num_tokens: int, num_slots: int) -> None:
-        self.last = 1.0 - num_tokens / num_slots if num_slots else 0.0
-        if num_slots:
-            self.max = max(self.max, self.last)
-            self._sum += self.last
-            self._num_steps += 1
-
-    @property
-    def mean(self) -> float:
-        return self._sum / self._num_steps if self._num_steps else 0.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheOptions:
-    """How the cache is kept; see EngineConfig."""
+class CoreOptions:
+    """How the cache is kept and tenants are served; see EngineConfig."""
 
     disk_for_all: bool = False
     park_after: float | None = None  # seconds
     swap: SwapMode = "auto"
     eviction: Literal["lru", "learned"] = "lru"
     quotas: Mapping[Account, Quota] = field(default_factory=dict)
+    weights: Mapping[Account, float] = field(default_factory=dict)
 
 
 class EngineCore:
@@ -97,27 +83,52 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
         *,
         tiers: ColderTiers | None = None,
-        options: CacheOptions | None = None,
+        options: CoreOptions | None = None,
+        stepper: Stepper | None = None,
+        pace: StepPace | None = None,
+        lookahead: Lookahead | None = None,
     ) -> None:
-        """Raises ValueError when the tenants' floors leave no room for a request."""
-        info = runner.info
+        """Without `pace`, a step may compute all that `limits` allow. Raises ValueError when the tenants'
+        floors leave no room for a request.
+        """
+        info, options = runner.info, options or CoreOptions()
         self.info = info
-        self._runner = runner
         self._clock = clock
-        self._rates = _swap_rates(info, tiers, options or CacheOptions())
-        self.cache, self._ages = _assemble(info, tiers, options or CacheOptions(), self._rates, clock())
+        self._stepper = stepper or InlineStepper(runner.run)
+        self._rates = _swap_rates(info, tiers, options)
+        self.cache, ages = _assemble(info, tiers, options, self._rates, clock())
         self.cache.counters.num_damaged_blocks = 0 if tiers is None else tiers.num_damaged
-        self.scheduler = Scheduler(self.cache, limits)
+        self.scheduler = Scheduler(self.cache, limits, weights=options.weights, lookahead=lookahead)
         self.answers = CacheService(
             self.cache, info.kv_bytes // info.num_blocks, tiers.fingerprint if tiers is not None else b""
         )
         self._traffic = Traffic(self.cache, tiers, self._rates) if tiers is not None else None
-        self._waste = _Waste()
+        self._pace = pace or StepPace(0.0, {})
+        self._has_pace = pace is not None
+        self._statistics = Statistics(
+            self.scheduler,
+            self.cache,
+            traffic=self._traffic,
+            rates=self._rates,
+            ages=ages,
+            pace=self._pace,
+        )
+        self._running: tuple[Step, float] | None = None  # the step in flight, and when it began
 
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
         return self.scheduler.has_work
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a step is in flight: `finish` is due."""
+        return self._running is not None
+
+    @property
+    def is_step_done(self) -> bool:
+        """Whether `finish` would not wait."""
+        return self._running is not None and self._stepper.is_done
 
     @property
     def now(self) -> float:
@@ -134,12 +145,14 @@ class EngineCore:
         """Whether records of the disk are not gone yet that should be."""
         return self._traffic is not None and self._traffic.is_erasing
 
-    def submit(self, message: Submit) -> Refused | None:
-        """Queue a request, or say why it can never run."""
+    def submit(self, message: Submit) -> Accepted | Refused:
+        """Queue a request, or say why it cannot run, or not now."""
         prompt = array("i")
         try:
             prompt.frombytes(message.prompt)
             self._check(prompt, message)
+            if self.scheduler.admission.is_full(account_of(message.namespace), len(prompt)):
+                return self._refuse_full(message)
             self.scheduler.add(
                 message.request_id,
                 prompt,
@@ -147,37 +160,75 @@ class EngineCore:
                 message.namespace,
                 message.num_choices,
                 Retention(message.is_side, message.persists, message.priority),
+                queue_priority=message.queue_priority,
+                now=self._clock(),
             )
         except (RequestRefused, ValueError) as error:
             return Refused(message.request_id, str(error), "refused")
-        return None
+        return Accepted(message.request_id)
 
     def abort(self, message: Abort) -> None:
         """Forget a request, or one of its choices."""
         self.scheduler.abort(message.request_id, message.choice, self._clock())
 
-    def tend(self) -> None:
-        """What is to be done between steps, work or no work: take in what has moved, and move on."""
+    def tend(self) -> list[FromEngine]:
+        """What is to be done now and then, work or no work: take in what has moved, move on, and refuse what
+        has waited too long.
+        """
         now = self._clock()
         self.cache.tend(now)
         if self._traffic is not None:
             if self._traffic.take_arrivals(now):
                 self.scheduler.resume_loaded()
             self._traffic.send(now, is_busy=self.has_work)
+        late = self.scheduler.expire(now)
+        self._statistics.num_waited_too_long += len(late)
+        return [
+            Refused(
+                request_id,
+                "the request did not begin in the time that requests may wait: too much is asked at once",
+                "waited_too_long",
+                self._seconds_to_clear(None),
+            )
+            for request_id in late
+        ]
 
     def step(self) -> list[FromEngine]:
         """Compute one step; returns what it brought. A step that fails ends its requests and nothing else."""
-        step = self.scheduler.schedule(self._clock())
+        if not self.begin():
+            self.rest()
+            return []
+        self.look_ahead()
+        return self.finish()
+
+    def begin(self) -> bool:
+        """Begin the next step; False if all that there is waits for blocks."""
+        budget = self._pace.budget() if self._has_pace else None
+        step = self.scheduler.schedule(self._clock(), budget)
         if self._traffic is not None:
             # What admission has planned moves while the step runs.
             self._traffic.send(self._clock(), is_busy=step is not None)
         if step is None:
-            if self._traffic is not None:
-                self._traffic.wait(_WAIT_SECONDS)  # all that could run waits for blocks
-            return []
-        started = self._clock()
+            return False
+        self._running = step, self._clock()
+        self._stepper.launch(step)
+        return True
+
+    def look_ahead(self) -> None:
+        """Prepare the step after the one in flight, as far as that can be done before its result is there."""
+        self.scheduler.look_ahead(self._clock(), self._pace.budget() if self._has_pace else None)
+
+    def rest(self) -> None:
+        """Nothing can run: wait a moment for blocks that move."""
+        if self._traffic is not None:
+            self._traffic.wait(_WAIT_SECONDS)
+
+    def finish(self) -> list[FromEngine]:
+        """Wait for the step in flight; returns what it brought."""
+        assert self._running is not None, "no step is in flight"
+        (step, started), self._running = self._running, None
         try:
-            result = self._runner.run(step)
+            result = self._stepper.result()
         except Exception as error:  # noqa: BLE001 - whatever a device throws must not end other requests
             gone = self.scheduler.abandon(step, self._clock())
             reason = f"the step that computed this request failed: {type(error).__name__}"
@@ -186,70 +237,44 @@ class EngineCore:
                 for request_id in sorted({sequence.request_id for sequence in gone})
             ]
         ended = self._clock()
-        num_prompt_tokens = sum(span.end - span.start for span in step.spans if not span.is_decode)
-        if num_prompt_tokens >= _MIN_MEASURED and num_prompt_tokens > 0.9 * step.num_tokens:
-            self._rates.note_prefill(num_prompt_tokens, ended - started)
+        self._note_time(step, ended - started)
         outcomes = self.scheduler.apply(step, result, ended)
-        self._waste.note(
-            self.scheduler.held_tokens(), self.cache.device.ledger.num_held * self.cache.block_size
-        )
+        self._statistics.note_step()
         return [TokenEvents([_to_event(outcome) for outcome in outcomes])] if outcomes else []
 
     def stats(self) -> EngineStats:
         """The figures as of the last step."""
-        device, counters, moved = self.cache.device, self.scheduler.counters, self.cache.counters
-        ledger = device.ledger
-        rates = {
-            f"{source.value}>{target.value}": rate for (source, target), rate in self._rates.rates.items()
-        }
-        if self._rates.prefill_rate is not None:
-            rates["prefill"] = self._rates.prefill_rate
-        return EngineStats(
-            num_running=len(self.scheduler.running),
-            num_waiting=len(self.scheduler.waiting),
-            num_blocks=device.num_blocks,
-            num_free_blocks=ledger.num_free,
-            num_cached_blocks=ledger.num_cached,
-            num_held_blocks=ledger.num_held,
-            kv_waste=self._waste.last,
-            num_steps=counters.num_steps,
-            num_prompt_tokens=counters.num_prompt_tokens,
-            num_cached_tokens=counters.num_cached_tokens,
-            num_computed_prompt_tokens=counters.num_computed_prompt_tokens,
-            num_generated_tokens=counters.num_generated_tokens,
-            num_preemptions=counters.num_preemptions,
-            num_finished=counters.num_finished,
-            num_aborted=counters.num_aborted,
-            num_evicted_blocks=ledger.num_evicted,
-            num_copied_blocks=device.num_copied,
-            kv_waste_mean=self._waste.mean,
-            kv_waste_max=self._waste.max,
-            num_found_tokens={tier.value: count for tier, count in counters.num_found_tokens.items()},
-            num_loading=self.scheduler.num_loading,
-            num_pinned_blocks=ledger.num_pinned,
-            num_waiting_writes=self.cache.num_waiting_writes,
-            num_promoted_tokens=moved.num_promoted_tokens,
-            num_recomputed_tokens=moved.num_recomputed_tokens,
-            num_damaged_blocks=moved.num_damaged_blocks,
-            num_parked=moved.num_parked,
-            is_disk_usable=self._traffic is not None and self._traffic.is_disk_usable,
-            tiers={tree.tier.value: _tier_stats(tree) for tree in (device, *self.cache.colder)},
-            moves=[] if self._traffic is None else self._traffic.stats,
-            rates=rates,
-            ages={
-                name: HistogramStats(bounds=list(BOUNDS), counts=list(each.counts), total=each.total)
-                for name, each in (
-                    ("lifetime", self._ages.lifetime),
-                    ("idle_before_evict", self._ages.idle_before_evict),
-                    ("reuse_gap", self._ages.reuse_gap),
-                )
-            },
-        )
+        return self._statistics.collect(self.scheduler.admission)
 
     def close(self) -> None:
         """Let go of the colder tiers."""
         if self._traffic is not None:
             self._traffic.close()
+
+    def _note_time(self, step: Step, seconds: float) -> None:
+        if self._has_pace:
+            self._pace.note(step.num_tokens, seconds)
+        num_prompt_tokens = sum(span.end - span.start for span in step.spans if not span.is_decode)
+        if num_prompt_tokens >= _MIN_MEASURED and num_prompt_tokens > 0.9 * step.num_tokens:
+            self._rates.note_prefill(num_prompt_tokens, seconds)
+
+    def _refuse_full(self, message: Submit) -> Refused:
+        self._statistics.num_queue_full += 1
+        return Refused(
+            message.request_id,
+            "too many of your requests wait already, or too much text in them",
+            "queue_full",
+            self._seconds_to_clear(account_of(message.namespace)),
+        )
+
+    def _seconds_to_clear(self, account: Account | None) -> float:
+        """About how long it takes to compute the prompts that wait, of one tenant or of all."""
+        waiting = self.scheduler.admission.waiting
+        num_tokens = sum(each.num_missing for each in waiting if account in (None, each.account))
+        budget = self._pace.budget()
+        if not self._has_pace or budget is None:
+            return _MIN_RETRY_SECONDS
+        return max(num_tokens / budget * self._pace.seconds(budget), _MIN_RETRY_SECONDS)
 
     def _check(self, prompt: "array[int]", message: Submit) -> None:
         num_tokens = len(prompt) + message.sampling.max_tokens
@@ -266,35 +291,25 @@ class EngineCore:
 
 
 def _to_event(outcome: Outcome) -> TokenEvent:
-    sequence, draw = outcome.sequence, outcome.draw
-    has_stopped = outcome.finish_reason == "stop"
-    logprobs = None
-    if draw.logprob is not None and not has_stopped:
-        logprobs = [TokenLogprob(draw.logprob, list(draw.top))]
+    sequence = outcome.sequence
     return TokenEvent(
         request_id=sequence.request_id,
-        choice=sequence.choice,
-        token_ids=[] if has_stopped else [draw.token_id],
-        logprobs=logprobs,
+        choice=outcome.choice,
+        token_ids=[draw.token_id for draw in outcome.draws],
+        logprobs=_logprobs(outcome.draws) if sequence.sampling.logprobs is not None else None,
         finish_reason=outcome.finish_reason,
-        stop_token_id=draw.token_id if has_stopped else None,
+        stop_token_id=outcome.stop_token_id,
         num_cached_tokens=sequence.num_cached or 0,
-        cache=report_of(sequence) if sequence.num_drawn <= 1 else None,
+        cache=report_of(sequence) if outcome.is_first else None,
+        prompt_logprobs=_logprobs(outcome.prompt_logprobs) if outcome.prompt_logprobs else None,
     )
 
 
-def _tier_stats(tree: PrefixCache) -> TierStats:
-    ledger = tree.ledger
-    return TierStats(
-        num_blocks=tree.num_blocks,
-        num_free=ledger.num_free,
-        num_cached=ledger.num_cached,
-        num_held=ledger.num_held,
-        num_evicted=ledger.num_evicted,
-    )
+def _logprobs(draws: tuple[Draw, ...]) -> list[TokenLogprob] | None:
+    return [TokenLogprob(draw.logprob, list(draw.top)) for draw in draws if draw.logprob is not None] or None
 
 
-def _swap_rates(info: EngineInfo, tiers: ColderTiers | None, options: CacheOptions) -> SwapRates:
+def _swap_rates(info: EngineInfo, tiers: ColderTiers | None, options: CoreOptions) -> SwapRates:
     return SwapRates(
         info.kv_bytes / (info.num_blocks * info.block_size),
         {} if tiers is None else dict(tiers.rates),
@@ -304,7 +319,7 @@ def _swap_rates(info: EngineInfo, tiers: ColderTiers | None, options: CacheOptio
 
 
 def _assemble(
-    info: EngineInfo, tiers: ColderTiers | None, options: CacheOptions, rates: SwapRates, now: float
+    info: EngineInfo, tiers: ColderTiers | None, options: CoreOptions, rates: SwapRates, now: float
 ) -> tuple[TieredCache, BlockAges]:
     sizes = CacheSizes(
         num_blocks=info.num_blocks,

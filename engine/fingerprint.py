@@ -1,7 +1,8 @@
 """What a block's bytes depend on beside its tokens, in sixteen bytes.
 
 Keys and values mean something only to the model that wrote them. The fingerprint covers every byte of every
-weight, the model's figures, and the form in which blocks lie; where it differs, stored blocks are another's.
+weight, the model's figures, the kind of matrix products, and the form in which blocks lie; where it differs,
+stored blocks are another's.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from engine.models.config import ModelConfig
+from kernels.grouped import GroupedMatrix
 
 __all__ = ["FINGERPRINT_BYTES", "fingerprint"]
 
@@ -23,8 +25,9 @@ _WORDS = 1 << 15  # of a chunk, 8 bytes each: two chunks and two rows of factors
 
 def fingerprint(
     config: ModelConfig,
-    weights: Mapping[str, torch.Tensor],
+    weights: Mapping[str, torch.Tensor | GroupedMatrix],
     *,
+    products: str,
     block_size: int,
     kv_dtype: torch.dtype,
     layout_version: int,
@@ -35,14 +38,21 @@ def fingerprint(
     It tells models apart; it is no defence against weights that were made to collide.
     """
     state = blake2b(digest_size=FINGERPRINT_BYTES, person=b"model")
-    figures = (sorted(asdict(config).items()), block_size, str(kv_dtype), layout_version)
+    figures = (sorted(asdict(config).items()), block_size, str(kv_dtype), layout_version, products)
     state.update(repr(figures).encode())
     factors = _factors()
     for name in sorted(weights):
-        tensor = weights[name]
-        state.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
-        state.update(_sums(tensor, factors).tobytes())
+        for tensor in _parts(weights[name]):
+            state.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
+            state.update(_sums(tensor, factors).tobytes())
     return state.digest()
+
+
+def _parts(weight: torch.Tensor | GroupedMatrix) -> list[torch.Tensor]:
+    if isinstance(weight, torch.Tensor):
+        return [weight]
+    parts = (weight.codes, weight.scales, weight.minima)
+    return [part for part in parts if part is not None]
 
 
 def _factors() -> npt.NDArray[np.uint64]:

@@ -51,6 +51,7 @@ class KVPool:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.device = device
+        self.num_loads = np.zeros(num_blocks, np.int64)  # how often each block came from a colder tier
         self.bytes_per_block = bytes_per_block(config, block_size, dtype)
         self._copy_blocks = copy_blocks
         self._rows = rows.view(torch.uint8)  # [2 * num_layers * num_blocks, bytes]
@@ -95,6 +96,7 @@ class KVPool:
         """
         rows = self._rows_of(blocks)
         lines = source.view(len(rows), -1)
+        self.num_loads[list(blocks)] += 1
         if self._stream is None:
             self._rows.numpy()[rows] = lines.numpy()
             return

@@ -5,11 +5,13 @@ from typing import Literal
 import msgspec
 
 from engine.cache_messages import CacheAnswer, CacheEvents, CacheMessage, CacheReport, TierName, Watch
-from engine.sequence import FinishReason, SamplingParams
+from engine.sequence import BeamParams, FinishReason, SamplingParams
 from prefix_cache.quota import Quota
 
 __all__ = [
     "Abort",
+    "Accepted",
+    "BeamParams",
     "EngineConfig",
     "EngineInfo",
     "EngineStats",
@@ -41,8 +43,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 16  # token slots
     kv_bytes: int = 1 << 30
     max_context: int | None = None  # tokens; None: what the model was trained for
-    max_batch_tokens: int = 256  # a step computes at most this many
+    max_batch_tokens: int = 512  # a step computes at most this many
+    target_step_seconds: float = (
+        0.15  # what a step may take while answers grow; chunks of prompts are cut to it
+    )
     max_sequences: int = 64  # running at once
+    max_waiting: int = 512  # requests of one tenant that may wait
+    max_waiting_tokens: int = 1 << 20  # their prompts' tokens together
+    max_wait_seconds: float = 300.0  # a request that has not begun by then is refused
     num_threads: int | None = None  # None: one for each core that the process may use
     host_bytes: int = 0  # memory of the host tier; 0: none
     disk_folder: str | None = None  # where the disk tier keeps its files; None: there is no disk tier
@@ -52,6 +60,16 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     swap: Literal["auto", "always", "never"] = "auto"  # bring colder blocks back, or compute them again
     eviction: Literal["lru", "learned"] = "lru"
     quotas: dict[str, Quota] = {}  # by account, in hexadecimal digits
+    weights: dict[str, float] = {}  # by account: its share of the computing against others'; 1 if not named
+    products: Literal["full", "int8", "packed"] = "full"
+    """Matrix products: in `dtype`; with weights and activations of 8 bits in groups of 32; or with the
+    weights as the file has them, 4 or 8 bits, and activations of 8.
+    """
+    deterministic: bool = False  # a sequence's logits do not depend on its company, bit for bit
+    speculation: Literal["off", "ngram", "draft"] = "off"
+    draft_model: str | None = None  # None: the model itself, cut to `draft_layers`
+    draft_layers: int | None = None  # None: all of them
+    max_lookahead: int = 8  # tokens proposed for one sequence and step
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +156,15 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     moves: list[MoveStats] = []
     rates: dict[str, float] = {}  # bytes a second by "source>target", and "prefill" in tokens a second
     ages: dict[str, HistogramStats] = {}  # lifetime, idle_before_evict, reuse_gap: of the device's blocks
+    # what runs together
+    num_saved_blocks: int = 0  # more that running sequences would hold if none shared any
+    saved_share_mean: float = 0.0  # over steps: saved / (held + saved)
+    step_budget: int = 0  # tokens that a step may compute while answers grow, as measured
+    num_beam_forks: int = 0  # hypotheses that went on from another's blocks
+    num_proposed_tokens: int = 0  # by speculation
+    num_accepted_tokens: int = 0  # of those
+    num_queue_full: int = 0  # requests refused because too much of their tenant's waited
+    num_waited_too_long: int = 0  # requests refused because they did not begin in time
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -151,7 +178,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     prompt: bytes  # token ids, packed int32 in the machine's order
     sampling: SamplingParams
     namespace: bytes  # the part of the tree that the request may see
-    num_choices: int = 1
+    num_choices: int = 1  # with `sampling.beam`: how many of the best hypotheses are wanted
+    queue_priority: int = 0  # among the requests of one tenant, lower ones start first
     is_side: bool = False  # leaves no trace: nothing is refreshed, and nothing that it computes is kept
     persists: bool = False  # belongs to a stored conversation: its keys and values may go to the disk
     priority: int = 0  # of its blocks against eviction: lower ones go first
@@ -181,7 +209,11 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TokenEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """News of one choice. The token that ended it is in `stop_token_id`, never in `token_ids`."""
+    """News of one choice. The token that ended it is in `stop_token_id`, never in `token_ids`.
+
+    Log-probabilities of the prompt come in order, on events of choice 0 before or with its first token. A
+    beam search tells each hypothesis in one event, the best as choice 0.
+    """
 
     request_id: str
     choice: int
@@ -191,6 +223,7 @@ class TokenEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop_token_id: int | None = None
     num_cached_tokens: int = 0  # of the prompt, found in the cache when the request first ran
     cache: CacheReport | None = None  # on the first event of a choice
+    prompt_logprobs: list[TokenLogprob] | None = None  # of the prompt's next tokens, from its second on
 
 
 class TokenEvents(msgspec.Struct, frozen=True, tag=True):
@@ -204,7 +237,14 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
     request_id: str
     message: str
-    kind: Literal["refused", "failed", "stopping"]
+    kind: Literal["refused", "failed", "stopping", "queue_full", "waited_too_long"]
+    retry_after: float | None = None  # seconds; of the last two kinds
+
+
+class Accepted(msgspec.Struct, frozen=True, tag=True):
+    """The request is queued: unless it is refused later, events follow."""
+
+    request_id: str
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -220,4 +260,4 @@ class Stats(msgspec.Struct, frozen=True, tag=True):
     stats: EngineStats
 
 
-FromEngine = Ready | TokenEvents | Refused | Stats | CacheAnswer | CacheEvents
+FromEngine = Ready | Accepted | TokenEvents | Refused | Stats | CacheAnswer | CacheEvents

@@ -7,11 +7,14 @@ for it. `load_tiers` puts the colder tiers beside the pool.
 
 import sys
 import time
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
-from engine.batch import Batch, build_batch
+from engine.batch import Batch, blank_batch, build_batch
 from engine.disk_store import DiskStore, record_bytes
 from engine.fingerprint import fingerprint
 from engine.host_pool import HostPool
@@ -22,16 +25,33 @@ from engine.models.decoder import Decoder
 from engine.move_rates import measure_rates
 from engine.mover import DEMOTION_SHARE, BlockMover
 from engine.moves import ColderTiers
-from engine.sampling.sampler import sample
-from engine.step import Step, StepResult
+from engine.sampling.rows import Row
+from engine.sampling.sampler import report, sample
+from engine.sequence import Sequence as TokenSequence
+from engine.speculation.draft import DraftProposer
+from engine.speculation.load import Draft, load_draft, make_proposer
+from engine.step import Draw, Span, SpanResult, Step, StepResult
 from engine.weights import load
 from kernels import Kernels
 
 __all__ = ["ModelRunner", "load_runner", "load_tiers"]
 
-_MEASURED_TOKENS = 128
+_MEASURED_PROMPT = 128  # tokens
+_WEIGHED_ROWS = 64  # of logits at a time: each takes as much memory as the vocabulary has entries
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+class Proposer(Protocol):
+    """Guesses what sequences will say next."""
+
+    def follow(self, step: Step) -> None:
+        """A step is about to be carried out: proposals for it are asked for after this."""
+        ...
+
+    def propose(self, spans: Sequence[Span]) -> list[list[int]]:
+        """For each span, at most `num_lookahead` tokens."""
+        ...
 
 
 class ModelRunner:
@@ -40,12 +60,24 @@ class ModelRunner:
     `fingerprint` is empty unless the engine has a disk tier.
     """
 
-    def __init__(self, info: EngineInfo, decoder: Decoder, pool: KVPool, fingerprint: bytes) -> None:
+    def __init__(
+        self,
+        info: EngineInfo,
+        decoder: Decoder,
+        pool: KVPool,
+        *,
+        fingerprint: bytes = b"",
+        proposer: Proposer | None = None,
+    ) -> None:
         self.info = info
         self.pool = pool
         self.fingerprint = fingerprint
         self._decoder = decoder
+        self.proposal_seconds = 0.0  # what one proposed token costs beside its verification
+        self._proposer = proposer
         self._device = torch.device(info.device)
+        if isinstance(proposer, DraftProposer):
+            self.proposal_seconds = proposer.measure()
 
     @torch.inference_mode()
     def run(self, step: Step) -> StepResult:
@@ -53,24 +85,97 @@ class ModelRunner:
         self.pool.copy(step.copies)
         if not step.spans:
             return StepResult(())
-        batch = build_batch(step, self.pool.block_size, self._device)
+        proposed = self._propose(step)
+        batch = build_batch(step.spans, self.pool.block_size, self._device, proposed)
         hidden = self._decoder.forward(batch, self.pool)
-        drawing = [span.sequence for span in step.spans if span.draws]
-        if not drawing:
-            return StepResult(())
-        logits = self._decoder.logits(hidden[batch.drawing_rows])
-        return StepResult(sample(logits, drawing))
+        draws = iter(self._draw(step.spans, proposed, hidden[batch.drawing_rows]))
+        weighed = self._weigh(step.spans, batch, hidden)
+        return StepResult(
+            tuple(
+                SpanResult(
+                    _verified(list(islice(draws, len(ahead) + 1)), ahead) if span.draws else (),
+                    len(ahead),
+                    weighed.get(span, ()),
+                )
+                for span, ahead in zip(step.spans, proposed, strict=True)
+            )
+        )
 
     @torch.inference_mode()
-    def measure_prefill(self) -> float:
-        """Prompt tokens a second that a step computes. Stores nothing."""
-        batch = _blank_batch(_MEASURED_TOKENS, self.pool.block_size, self._device)
-        seconds = []
-        for _ in range(2):  # the first one takes the memory that both need
-            started = time.perf_counter()
-            self._decoder.forward(batch, self.pool).sum().item()
-            seconds.append(time.perf_counter() - started)
-        return _MEASURED_TOKENS / min(seconds)
+    def measure_steps(self, sizes: Sequence[int]) -> dict[int, float]:
+        """Seconds that steps of so many tokens of one prompt take. Stores nothing."""
+        seconds = {}
+        for num_tokens in sizes:
+            batch = blank_batch(num_tokens, self.pool.block_size, self._device)
+            times = []
+            for _ in range(2):  # the first one takes the memory that both need
+                started = time.perf_counter()
+                hidden = self._decoder.forward(batch, self.pool)
+                self._decoder.logits(hidden[batch.drawing_rows]).sum().item()
+                times.append(time.perf_counter() - started)
+            seconds[num_tokens] = min(times)
+        return seconds
+
+    def _propose(self, step: Step) -> list[list[int]]:
+        spans = step.spans
+        proposed: list[list[int]] = [[] for _ in spans]
+        if self._proposer is None:
+            return proposed
+        self._proposer.follow(step)
+        asked = [place for place, span in enumerate(spans) if span.num_lookahead]
+        if asked:
+            for place, ahead in zip(
+                asked, self._proposer.propose([spans[each] for each in asked]), strict=True
+            ):
+                proposed[place] = ahead
+        return proposed
+
+    def _draw(self, spans: Sequence[Span], proposed: Sequence[list[int]], hidden: torch.Tensor) -> list[Draw]:
+        """hidden: [num_rows, hidden_size], of the rows that `Batch.drawing_rows` names."""
+        rows = [
+            Row(span.sequence, tuple(ahead[:count]))
+            for span, ahead in zip(spans, proposed, strict=True)
+            if span.draws
+            for count in range(len(ahead) + 1)
+        ]
+        return sample(self._decoder.logits(hidden), rows) if rows else []
+
+    def _weigh(
+        self, spans: Sequence[Span], batch: Batch, hidden: torch.Tensor
+    ) -> dict[Span, tuple[Draw, ...]]:
+        """Log-probabilities of the prompt tokens that follow the spans' tokens, where they are asked for."""
+        weighed = {}
+        for span, first in zip(spans, batch.cu_seqlens_q.tolist(), strict=False):
+            sequence = span.sequence
+            end = min(span.end, sequence.num_prompt_tokens - 1)
+            if sequence.weighs_prompt and span.start < end:
+                rows = hidden[first : first + end - span.start]
+                weighed[span] = self._weigh_span(sequence, span.start + 1, rows)
+        return weighed
+
+    def _weigh_span(self, sequence: TokenSequence, position: int, hidden: torch.Tensor) -> tuple[Draw, ...]:
+        """hidden: [num_tokens, hidden_size]; row i is weighed against the token at position + i."""
+        draws: list[Draw] = []
+        count = sequence.sampling.prompt_logprobs or 0
+        for rows in torch.split(hidden, _WEIGHED_ROWS):
+            start = position + len(draws)
+            token_ids = sequence.tokens[start : start + len(rows)].tolist()
+            logprobs = torch.log_softmax(self._decoder.logits(rows), dim=-1)
+            draws += report(logprobs, token_ids, [count] * len(rows))
+        return tuple(draws)
+
+
+def _verified(draws: list[Draw], proposed: list[int]) -> tuple[Draw, ...]:
+    """The draws that count: up to the first one that a proposal was wrong about.
+
+    Each is the model's own, made as if all proposals before it had been drawn. So the text is the same as
+    without proposals, seed for seed; and a proposal holds with just the probability that the model gives it,
+    which is what rejection sampling does with a proposal that is certain (Leviathan et al., 2023).
+    """
+    num_held = 0
+    while num_held < len(proposed) and draws[num_held].token_id == proposed[num_held]:
+        num_held += 1
+    return tuple(draws[: num_held + 1])
 
 
 def load_runner(config: EngineConfig) -> ModelRunner:
@@ -85,18 +190,20 @@ def load_runner(config: EngineConfig) -> ModelRunner:
     device, dtype = torch.device(config.device), DTYPES[config.dtype]
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    kernels = Kernels.for_device(config.device)
-    model, weights = load(config.model, dtype)
+    kernels = Kernels.for_device(config.device, config.products, deterministic=config.deterministic)
+    model, weights = load(config.model, dtype, packed=config.products == "packed")
     if config.max_context is not None and config.max_context > model.context_length:
         raise ValueError(
             f"max_context is {config.max_context}, more than the {model.context_length} that the model can"
         )
-    pool = _take_pool(model, config, kernels)
+    draft = load_draft(config, model, dtype)
+    pool = _take_pool(model, config, kernels, draft)
     mark = b""
     if config.disk_folder is not None:
         mark = fingerprint(
             model,
             weights,
+            products=config.products,
             block_size=config.block_size,
             kv_dtype=dtype,
             layout_version=LAYOUT_VERSION,
@@ -112,7 +219,8 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         dtype=config.dtype,
     )
     _compile(decoder, pool, device)
-    return ModelRunner(info, decoder, pool, mark)
+    proposer = make_proposer(config, draft, pool, kernels)
+    return ModelRunner(info, decoder, pool, fingerprint=mark, proposer=proposer)
 
 
 def load_tiers(config: EngineConfig, runner: ModelRunner) -> ColderTiers | None:
@@ -150,7 +258,7 @@ def load_tiers(config: EngineConfig, runner: ModelRunner) -> ColderTiers | None:
         bytes_per_block=runner.pool.bytes_per_block,
         rates=rates,
         num_damaged=disk.num_damaged if disk else 0,
-        prefill_rate=runner.measure_prefill(),
+        prefill_rate=_MEASURED_PROMPT / runner.measure_steps((_MEASURED_PROMPT,))[_MEASURED_PROMPT],
     )
 
 
@@ -192,9 +300,12 @@ def _open_disk(config: EngineConfig, runner: ModelRunner, folder: Path) -> DiskS
     return disk
 
 
-def _take_pool(model: ModelConfig, config: EngineConfig, kernels: Kernels) -> KVPool:
+def _take_pool(model: ModelConfig, config: EngineConfig, kernels: Kernels, draft: Draft | None) -> KVPool:
+    """The model's part of the blocks: the draft's, which comes beside it, is counted in what they cost."""
     dtype = DTYPES[config.dtype]
     block_bytes = bytes_per_block(model, config.block_size, dtype)
+    if draft is not None:
+        block_bytes += bytes_per_block(draft.model, config.block_size, dtype)
     num_blocks = config.kv_bytes // block_bytes
     if num_blocks == 0:
         raise ValueError(f"kv_bytes is {config.kv_bytes}, but one block takes {block_bytes} bytes")
@@ -216,19 +327,4 @@ def _take_pool(model: ModelConfig, config: EngineConfig, kernels: Kernels) -> KV
 @torch.inference_mode()
 def _compile(decoder: Decoder, pool: KVPool, device: torch.device) -> None:
     """Run one token that stores nothing: compiled kernels depend on types, not on sizes."""
-    decoder.logits(decoder.forward(_blank_batch(1, pool.block_size, device), pool))
-
-
-def _blank_batch(num_tokens: int, block_size: int, device: torch.device) -> Batch:
-    """One prompt of zeros that reads block 0 over and over, and stores nothing."""
-    counts = torch.arange(num_tokens, dtype=torch.int32, device=device)
-    num_blocks = -(-num_tokens // block_size)
-    return Batch(
-        token_ids=counts * 0,
-        positions=counts,
-        slot_mapping=counts * 0 - 1,
-        block_tables=torch.zeros(1, num_blocks, dtype=torch.int32, device=device),
-        context_lens=counts[-1:] + 1,
-        cu_seqlens_q=torch.tensor([0, num_tokens], dtype=torch.int32, device=device),
-        drawing_rows=counts[-1:].long(),
-    )
+    decoder.logits(decoder.forward(blank_batch(1, pool.block_size, device), pool))

@@ -1,67 +1,63 @@
 """Which tokens of which sequences the next step computes, and what its result means. No tensor, no clock.
 
-`schedule` chooses and reserves, `apply` moves state, `abort` and `abandon` take sequences out; nothing else
-changes anything. A step is token counts by sequence, so chunked prefill, cache hits and decoding are one
-loop. The oldest sequence always gets its blocks, at the youngest's expense, so work never stalls. Preempting
-is forgetting: the blocks stay cached and are matched again.
+`schedule` chooses and reserves, `apply` moves state, `abort` and `abandon` take sequences out. A step is
+token counts by sequence, so chunked prefill, cache hits, decoding and verifying proposals are one loop. The
+oldest sequence always gets its blocks, at the youngest's expense, so work never stalls. Preempting is
+forgetting: the blocks stay cached and are matched again. Who starts is admission.py's to say; what a result
+means for one sequence, landing.py's; for a beam search, beaming.py's.
 """
 
 from array import array
-from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 
+from engine.admission import Admission, Limits
+from engine.beaming import Beaming
+from engine.counters import Counters
 from engine.errors import RequestRefused
-from engine.leaders import has_leader
-from engine.sequence import FinishReason, SamplingParams, Sequence, Status
-from engine.step import Draw, Outcome, Span, Step, StepPlan, StepResult
+from engine.landing import Landing
+from engine.lookahead import Lookahead, NoLookahead
+from engine.running import RunningSet
+from engine.sequence import SamplingParams, Sequence, Status
+from engine.step import Outcome, Step, StepPlan, StepResult
 from prefix_cache.lease import PLAIN, Retention
-from prefix_cache.plan import Tier
-from prefix_cache.quota import Account, account_of
+from prefix_cache.quota import Account
 from prefix_cache.tiers import TieredCache
 
-__all__ = ["Counters", "Limits", "Scheduler"]
+__all__ = ["Limits", "Scheduler"]
 
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much one step may hold, and how unfair admission may be."""
-
-    max_batch_tokens: int  # computed by one step
-    max_sequences: int  # running at once
-    max_overtaken: int = 64  # younger sequences that may pass one that waits for blocks
-
-    def __post_init__(self) -> None:
-        assert self.max_sequences <= self.max_batch_tokens, "every running sequence must fit into a step"
-
-
-@dataclass(slots=True)
-class Counters:
-    """What has happened since the start."""
-
-    num_steps: int = 0
-    num_prompt_tokens: int = 0
-    num_cached_tokens: int = 0
-    num_computed_prompt_tokens: int = 0
-    num_generated_tokens: int = 0
-    num_preemptions: int = 0
-    num_finished: int = 0
-    num_aborted: int = 0
-    num_found_tokens: dict[Tier, int] = field(default_factory=lambda: dict.fromkeys(Tier, 0))
+_MIN_CHUNK = 16  # prompt tokens that a step computes beside answers, however long they make it
 
 
 class Scheduler:
     """Waiting and running sequences over one cache."""
 
-    def __init__(self, cache: TieredCache, limits: Limits) -> None:
-        self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []  # oldest admission first
+    def __init__(
+        self,
+        cache: TieredCache,
+        limits: Limits,
+        *,
+        weights: Mapping[Account, float] | None = None,
+        lookahead: Lookahead | None = None,
+    ) -> None:
         self.counters = Counters()
+        self.running = RunningSet()
+        self.admission = Admission(cache, limits, self.running, weights or {})
         self._cache = cache
         self._limits = limits
+        self._lookahead = lookahead or NoLookahead()
+        self._beaming = Beaming(cache, limits, self.running, self.admission)
+        self._landing = Landing(
+            cache, self.counters, self.admission.shares, self._lookahead, note_candidates=self._beaming.note
+        )
         self._forks: dict[str, list[Sequence]] = {}  # choices that start when their first one has its prompt
         self._leaving: list[Sequence] = []  # ended while the step that computes them is in flight
         self._is_in_flight = False
+        self._num_added = 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait."""
+        return len(self.admission.waiting)
 
     @property
     def num_loading(self) -> int:
@@ -71,7 +67,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether any sequence waits or runs."""
-        return bool(self.waiting or self.running)
+        return self.num_waiting > 0 or len(self.running) > 0
 
     def add(
         self,
@@ -81,21 +77,34 @@ class Scheduler:
         namespace: bytes,
         num_choices: int,
         retention: Retention = PLAIN,
+        *,
+        queue_priority: int = 0,
+        now: float = 0.0,
     ) -> None:
-        """Queue a request. Raises RequestRefused when it could never run."""
-        capacity = self._cache.device.ledger.ceiling_of(namespace) * self._cache.block_size
-        if not prompt or sampling.max_tokens < 1 or num_choices < 1:
-            raise RequestRefused("a request needs a prompt, room for one token, and one choice")
-        if len(prompt) + sampling.max_tokens > capacity:
-            raise RequestRefused(
-                f"{len(prompt)} prompt tokens and {sampling.max_tokens} new ones exceed the {capacity} that "
-                "there is memory for"
-            )
+        """Queue a request. With a beam search, `num_choices` is how many answers are wanted of it. Raises
+        RequestRefused when it could never run.
+        """
+        self._refuse_impossible(len(prompt), sampling, namespace, num_choices)
+        self._num_added += 1
+        num_sequences = 1 if sampling.beam is not None else num_choices
         first, *forks = (
-            Sequence(request_id, choice, array("i", prompt), len(prompt), sampling, namespace, retention)
-            for choice in range(num_choices)
+            Sequence(
+                request_id,
+                choice,
+                array("i", prompt),
+                len(prompt),
+                sampling,
+                namespace,
+                retention,
+                queue_priority,
+                order=self._num_added,
+                arrived=now,
+            )
+            for choice in range(num_sequences)
         )
-        self.waiting.append(first)
+        if sampling.beam is not None:
+            self._beaming.begin(first, num_choices)
+        self.admission.add(first)
         if forks:
             self._forks[request_id] = forks
 
@@ -106,31 +115,51 @@ class Scheduler:
                 sequence.status = Status.RUNNING
                 self._note_match(sequence)
 
-    def schedule(self, now: float) -> Step | None:
-        """Choose and reserve the next step; None if there is none. Every step must be applied or
-        abandoned.
+    def schedule(self, now: float, budget: int | None = None) -> Step | None:
+        """Choose and reserve the next step; None if there is none. Every step must be applied or abandoned.
+
+        `budget` bounds the tokens of a step in which answers grow, though each grows by one.
         """
         assert not self._is_in_flight, "a step is in flight already"
+        self._make_way(now)
         plan = StepPlan(self._limits.max_batch_tokens)
-        self._continue_running(plan, now)
+        self._continue_running(plan, now, budget)
         if not self._cache.is_pressed:
             self._admit(plan, now)
+        if not plan.spans and not self._cache.num_moving:
+            self._help_oldest(plan, now)
         if not plan.spans:
             return None
         self._is_in_flight = True
         return Step(tuple(plan.spans.values()), self._cache.take_copies())
 
+    def look_ahead(self, now: float, budget: int | None = None) -> None:
+        """While a step runs: start what the next one can start if nobody need give way for it."""
+        assert self._is_in_flight, "there is nothing to look ahead of"
+        if self._cache.is_pressed or self._leaving:
+            return  # what ends with the step will be found, and its blocks are free, when it has landed
+        num_planned = sum(max(sequence.num_missing, 1) for sequence in self.running)
+        limit = self._limits.max_batch_tokens if budget is None else budget
+        self._admit(StepPlan(max(limit - num_planned, 0)), now)
+
     def apply(self, step: Step, result: StepResult, now: float) -> list[Outcome]:
-        """Take in what a step computed: commit its blocks, append its tokens, end what has ended."""
+        """Take in what a step computed: append its tokens, commit its blocks, end what has ended."""
         self._land()
         self.counters.num_steps += 1
-        draws = iter(result.draws)
         outcomes = []
-        for span in step.spans:
-            draw = next(draws) if span.draws else None
-            self._commit(span)
-            if draw is not None and span.sequence.status is Status.RUNNING:
-                outcomes.append(self._take(span.sequence, draw, now))
+        for span, brought in zip(step.spans, result.spans, strict=True):
+            sequence = span.sequence
+            if brought.draws and sequence.num_drawn == 0 and sequence.status is Status.RUNNING:
+                self._start_forks(sequence)
+            outcome = self._landing.take(span, brought)
+            if outcome is None:
+                continue
+            outcomes.append(outcome)
+            if outcome.finish_reason is not None:
+                self.running.remove(sequence)
+                self._end([sequence], now)
+                self.counters.num_finished += 1
+        outcomes += self._play_rounds(now)
         self._release_leaving(now)
         return outcomes
 
@@ -149,6 +178,13 @@ class Scheduler:
         self.counters.num_aborted += len(gone)
         self._end(gone, now)
 
+    def expire(self, now: float) -> list[str]:
+        """Forget requests that have waited too long to begin; returns their ids."""
+        late = list(dict.fromkeys(sequence.request_id for sequence in self.admission.overdue(now)))
+        for request_id in late:
+            self._end(self._take_out(request_id, None), now)
+        return late
+
     def held_tokens(self) -> int:
         """Tokens that lie in held blocks, shared ones once."""
         return self._cache.num_held_tokens(
@@ -159,16 +195,63 @@ class Scheduler:
         """Assert that blocks and leases agree; for tests and idle moments."""
         held = [*self.running, *self._leaving]
         self._cache.check_invariants(sequence.lease for sequence in held if sequence.lease is not None)
-        assert all(sequence.lease is None for sequence in self.waiting), "who waits holds nothing"
+        waiting = self.admission.waiting
+        assert all(sequence.lease is None for sequence in waiting), "who waits holds nothing"
 
-    def _continue_running(self, plan: StepPlan, now: float) -> None:
-        """Decodes first, one token each, then the rest of prompts, oldest first."""
-        ready = [sequence for sequence in self.running if sequence.status is Status.RUNNING]
-        by_need = sorted(ready, key=lambda sequence: sequence.num_tokens - sequence.num_computed > 1)
-        for sequence in by_need:
-            num_tokens = min(sequence.num_tokens - sequence.num_computed, plan.budget)
-            if num_tokens and self._grow_or_preempt(sequence, sequence.num_computed + num_tokens, plan, now):
+    def _refuse_impossible(
+        self, num_prompt_tokens: int, sampling: SamplingParams, namespace: bytes, num_choices: int
+    ) -> None:
+        if num_prompt_tokens < 1 or sampling.max_tokens < 1 or num_choices < 1:
+            raise RequestRefused("a request needs a prompt, room for one token, and one choice")
+        capacity = self._cache.device.ledger.ceiling_of(namespace) * self._cache.block_size
+        if num_prompt_tokens + sampling.max_tokens > capacity:
+            raise RequestRefused(
+                f"{num_prompt_tokens} prompt tokens and {sampling.max_tokens} new ones exceed the {capacity} "
+                "that there is memory for"
+            )
+
+    def _make_way(self, now: float) -> None:
+        """All places taken, and a tenant waits with less than its share: one who has more gives one up."""
+        account = self.admission.wants_way()
+        victim = None if account is None else self.admission.who_gives_way(account)
+        if victim is not None and victim.status is Status.RUNNING:
+            self._preempt(victim, StepPlan(0), now)
+
+    def _continue_running(self, plan: StepPlan, now: float, budget: int | None) -> None:
+        """Decodes first, a token each and what may be proposed; then the rest of prompts, those of the tenant
+        first that was served least.
+        """
+        ready = [each for each in self.running if each.status is Status.RUNNING and each.num_missing]
+        decodes = [sequence for sequence in ready if sequence.num_missing == 1]
+        for num_done, sequence in enumerate(decodes):
+            self._plan_decode(sequence, plan, now, num_others=len(decodes) - num_done - 1)
+        if decodes and budget is not None:
+            num_used = self._limits.max_batch_tokens - plan.budget
+            plan.budget = min(plan.budget, max(budget - num_used, _MIN_CHUNK))
+        prompts = [sequence for sequence in ready if sequence.num_missing > 1]
+        for sequence in sorted(prompts, key=lambda each: self.admission.shares.served(each.account)):
+            num_tokens = min(sequence.num_missing, plan.budget)
+            if num_tokens > 0 and self._grow_or_preempt(
+                sequence, sequence.num_computed + num_tokens, plan, now
+            ):
                 plan.add(sequence, num_tokens)
+
+    def _plan_decode(self, sequence: Sequence, plan: StepPlan, now: float, *, num_others: int) -> None:
+        """`num_others` decodes are still to come, and each is to have its token."""
+        num_lookahead = min(
+            self._lookahead.num_tokens(sequence, len(self.running)),
+            sequence.sampling.max_tokens - sequence.num_drawn - 1,
+            plan.budget - num_others - 1,
+        )
+        can_propose = num_lookahead > 0 and sequence.num_drawn > 0 and sequence.sampling.beam is None
+        if not (
+            can_propose
+            and sequence.lease is not None
+            and self._cache.can_grow(sequence.lease, sequence.num_tokens + num_lookahead)
+        ):
+            num_lookahead = 0
+        if self._grow_or_preempt(sequence, sequence.num_tokens + num_lookahead, plan, now):
+            plan.add(sequence, 1, num_lookahead)
 
     def _grow_or_preempt(self, sequence: Sequence, num_tokens: int, plan: StepPlan, now: float) -> bool:
         """Get blocks for a running sequence, at the youngest's expense.
@@ -181,78 +264,36 @@ class Scheduler:
                 return True
             if self._cache.num_moving:
                 return False
-            self._preempt(self._youngest_rival(sequence), plan, now)
+            is_capped = self._cache.device.ledger.is_capped(sequence.namespace)
+            self._preempt(self.running.youngest(sequence.account if is_capped else None), plan, now)
         return False
-
-    def _youngest_rival(self, sequence: Sequence) -> Sequence:
-        """Who gives its blocks for a sequence's: one of its account, where its ceiling is in the way."""
-        if not self._cache.device.ledger.is_capped(sequence.namespace):
-            return self.running[-1]
-        account = account_of(sequence.namespace)
-        return next(each for each in reversed(self.running) if account_of(each.namespace) == account)
 
     def _preempt(self, sequence: Sequence, plan: StepPlan, now: float) -> None:
         plan.drop(sequence)
         self.running.remove(sequence)
         self._release(sequence, now)
-        sequence.status = Status.WAITING
         sequence.num_computed = 0
-        self.waiting.appendleft(sequence)
+        sequence.status = Status.WAITING
+        if not self._beaming.is_idle(sequence):
+            self.admission.add(sequence)
         self.counters.num_preemptions += 1
 
     def _admit(self, plan: StepPlan, now: float) -> None:
-        """Start waiting sequences in order. One that lacks blocks may be overtaken, but only so often; one
-        that its account's ceiling holds up holds up nobody else.
-        """
-        passed: list[Sequence] = []
-        capped: set[Account] = set()
-        num_looked_at = 0
-        for sequence in list(self.waiting):
-            # Looking at more than could run at once would make a long queue's every step slow.
-            if num_looked_at == self._limits.max_sequences:
-                break
-            if not plan.budget or len(self.running) >= self._limits.max_sequences:
-                break
-            if account_of(sequence.namespace) in capped:
-                continue
-            num_looked_at += 1
-            if self._has_leader(sequence):
-                continue
-            if self._start(sequence, plan, now):
-                for blocked in passed:
-                    blocked.num_overtaken += 1
-                self.waiting.remove(sequence)
-            elif self._cache.device.ledger.is_capped(sequence.namespace):
-                capped.add(account_of(sequence.namespace))
-            else:
-                passed.append(sequence)
-            if any(blocked.num_overtaken >= self._limits.max_overtaken for blocked in passed):
-                break
+        for sequence in self.admission.admit(plan, now):
+            if sequence.status is Status.RUNNING:
+                self._note_match(sequence)
 
-    def _start(self, sequence: Sequence, plan: StepPlan, now: float) -> bool:
-        """Lease blocks to a waiting sequence if all its tokens fit, and one more block for each that runs."""
-        reserve = len(self.running) * self._cache.block_size
-        lease = self._cache.acquire(
-            sequence.namespace,
-            sequence.tokens.tobytes(),
-            max_new=plan.budget,
-            num_required=sequence.num_tokens,
-            num_spare=reserve,
-            now=now,
-            retention=sequence.retention,
-        )
-        if lease is None:
-            return False
-        sequence.lease = lease
-        sequence.num_computed = lease.num_matched
-        self.running.append(sequence)
-        if self._cache.is_loading(lease):
-            sequence.status = Status.LOADING
-            return True
-        sequence.status = Status.RUNNING
-        self._note_match(sequence)
-        plan.add(sequence, min(sequence.num_tokens - sequence.num_computed, plan.budget))
-        return True
+    def _help_oldest(self, plan: StepPlan, now: float) -> None:
+        """Nothing can run: all that hold blocks are hypotheses that wait for others of their search. Let the
+        oldest sequence that waits start, at their expense.
+        """
+        sequence = self.admission.waiting.oldest()
+        while sequence is not None and len(self.running) > 0:
+            self._preempt(self.running.youngest(), plan, now)
+            if self.admission.start(sequence, plan, now):
+                if sequence.status is Status.RUNNING:
+                    self._note_match(sequence)
+                return
 
     def _note_match(self, sequence: Sequence) -> None:
         lease = sequence.held_lease
@@ -266,72 +307,64 @@ class Scheduler:
                 for tier, num_tokens in lease.explanation.found.items():
                     self.counters.num_found_tokens[tier] += num_tokens
 
-    def _has_leader(self, sequence: Sequence) -> bool:
-        def count_found() -> int:
-            return self._cache.match_length(sequence.namespace, sequence.tokens[:-1].tobytes())
-
-        return has_leader(sequence, self.running, count_found)
-
     def _land(self) -> None:
         assert self._is_in_flight, "no step is in flight"
         self._is_in_flight = False
         self._cache.finish_copies()
-
-    def _commit(self, span: Span) -> None:
-        sequence, lease = span.sequence, span.sequence.held_lease
-        sequence.num_computed = span.end
-        self._cache.commit(lease, sequence.tokens[lease.num_committed : span.end].tobytes())
-        num_prompt_tokens = min(span.end, sequence.num_prompt_tokens) - span.start
-        self.counters.num_computed_prompt_tokens += max(0, num_prompt_tokens)
-
-    def _take(self, sequence: Sequence, draw: Draw, now: float) -> Outcome:
-        sampling = sequence.sampling
-        if sequence.num_drawn == 0:
-            self._start_forks(sequence)
-        self.counters.num_generated_tokens += 1
-        finish_reason: FinishReason | None = None
-        if draw.token_id in sampling.stop_token_ids and sequence.num_drawn >= sampling.min_tokens:
-            finish_reason = "stop"
-        else:
-            sequence.tokens.append(draw.token_id)
-            if sequence.num_drawn >= sampling.max_tokens:
-                finish_reason = "length"
-        if finish_reason is not None:
-            self.running.remove(sequence)
-            self._end([sequence], now)
-            self.counters.num_finished += 1
-        return Outcome(sequence, draw, finish_reason)
 
     def _start_forks(self, leader: Sequence) -> None:
         """The prompt is computed and committed: the other choices match it, and compute its last token only.
 
         What the cache had of it is what it had when the leader came.
         """
-        forks = self._forks.pop(leader.request_id, [])
-        for fork in forks:
+        for fork in self._forks.pop(leader.request_id, []):
             fork.num_cached, fork.explanation = leader.num_cached, leader.explanation
-        self.waiting.extendleft(reversed(forks))
+            self.admission.add(fork)
+
+    def _play_rounds(self, now: float) -> list[Outcome]:
+        """Let every search go on whose hypotheses are all computed."""
+        outcomes = []
+        for group in self._beaming.ready():
+            self.counters.num_generated_tokens += len(group.members)
+            dropped, news = self._beaming.play(group, now)
+            for sequence in dropped:
+                if sequence.lease is not None:
+                    self.running.remove(sequence)
+            self._end(dropped, now)
+            self.counters.num_finished += len(news)
+            outcomes += news
+        self.counters.num_beam_forks = self._beaming.num_forks
+        return outcomes
 
     def _take_out(self, request_id: str, choice: int | None) -> list[Sequence]:
         """Remove sequences from every queue; if the choice with the prompt goes, the next one leads."""
 
         def is_meant(sequence: Sequence) -> bool:
-            return sequence.request_id == request_id and choice in (None, sequence.choice)
+            if sequence.request_id != request_id:
+                return False
+            # A search has its answers at its end, all together: it cannot go without one of them.
+            return choice is None or (sequence.sampling.beam is None and sequence.choice == choice)
 
-        forks = self._forks.pop(request_id, [])
-        gone = [sequence for sequence in (*self.running, *self.waiting, *forks) if is_meant(sequence)]
-        self.running = [sequence for sequence in self.running if not is_meant(sequence)]
-        self.waiting = deque(sequence for sequence in self.waiting if not is_meant(sequence))
+        waiting, forks = self.admission.waiting, self._forks.pop(request_id, [])
+        gone = [sequence for sequence in (*self.running, *waiting, *forks) if is_meant(sequence)]
+        for sequence in gone:
+            if sequence in self.running:
+                self.running.remove(sequence)
+            elif sequence not in forks:
+                waiting.remove(sequence)
         staying = [sequence for sequence in forks if not is_meant(sequence)]
-        if staying and all(leader.request_id != request_id for leader in (*self.running, *self.waiting)):
-            self.waiting.appendleft(staying.pop(0))
+        if staying and all(leader.request_id != request_id for leader in (*self.running, *waiting)):
+            self.admission.add(staying.pop(0))
         if staying:
             self._forks[request_id] = staying
+        if gone:
+            self._beaming.forget(request_id)
         return gone
 
     def _end(self, sequences: Iterable[Sequence], now: float) -> None:
         for sequence in sequences:
             sequence.status = Status.FINISHED
+            self._lookahead.forget(sequence)
             if self._is_in_flight:
                 self._leaving.append(sequence)
             else:

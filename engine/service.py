@@ -1,7 +1,7 @@
 """Carries messages between an EngineCore and the clients of one socket.
 
-One thread both serves the socket and steps: messages are handled between steps, so an abort takes effect
-before the next one begins.
+One thread serves the socket and schedules; steps may compute on another. Messages are handled while they do,
+and an abort takes effect before the next one begins.
 """
 
 import contextlib
@@ -30,6 +30,7 @@ from engine.cache_service import Errand
 from engine.core import EngineCore
 from engine.messages import (
     Abort,
+    Accepted,
     FromEngine,
     GetStats,
     Hello,
@@ -40,10 +41,12 @@ from engine.messages import (
     ToEngine,
     TokenEvents,
 )
+from engine.stepping import StepThread
 
 __all__ = ["EngineService"]
 
 _IDLE_POLL_MS = 100
+_STEP_POLL_MS = 100  # while a step computes; its end wakes
 _MOVING_POLL_MS = 2
 _POLLS_TO_REST = 10
 
@@ -52,10 +55,22 @@ class EngineService:
     """Carries messages between an EngineCore and the clients of one ROUTER socket."""
 
     def __init__(
-        self, core: EngineCore, socket: "zmq.Socket[bytes]", *, on_rest: Callable[[], None] = lambda: None
+        self,
+        core: EngineCore,
+        socket: "zmq.Socket[bytes]",
+        *,
+        wake: StepThread | None = None,
+        on_rest: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_rest` is called once whenever there has been no work for about a second."""
+        """`wake` is the thread that the core's steps run on, if it is another one. `on_rest` is called once
+        whenever there has been no work for about a second.
+        """
         self._core = core
+        self._wake = wake
+        self._poller = zmq.Poller()
+        self._poller.register(socket, zmq.POLLIN)
+        if wake is not None:
+            self._poller.register(wake.wake_fd, zmq.POLLIN)
         self._on_rest = on_rest
         self._socket = socket
         self._owners: dict[str, bytes] = {}  # request id -> the client it came from
@@ -75,22 +90,35 @@ class EngineService:
             num_idle_polls = 0 if is_busy else num_idle_polls + 1
             if num_idle_polls == _POLLS_TO_REST:
                 self._on_rest()
-            self._core.tend()
-            if self._core.has_work:
-                self._publish(self._core.step())
+            self._advance()
             self._run_errands()
             self._tell_watchers()
 
+    def _advance(self) -> None:
+        """Take in the step that is over and begin the next one; only then tell what it brought."""
+        core = self._core
+        news = core.tend()
+        if core.is_step_done:
+            news += core.finish()
+        if not core.is_running and core.has_work and not core.begin():
+            core.rest()
+        self._publish(news)
+        if core.is_running:
+            core.look_ahead()
+
     def _patience_ms(self) -> int:
         """How long to wait for messages when there are none."""
+        if self._core.is_running:
+            return 0 if self._core.is_step_done else _STEP_POLL_MS
         if self._core.has_work:
             return 0
         return _MOVING_POLL_MS if self._core.is_moving else _IDLE_POLL_MS
 
     def _receive(self, timeout_ms: int) -> None:
         """Handle every message that is there; wait for the first one."""
-        if not self._socket.poll(timeout_ms):
-            return
+        self._poller.poll(timeout_ms)
+        if self._wake is not None:
+            self._wake.drain()
         with contextlib.suppress(zmq.Again):
             while True:
                 client, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
@@ -106,11 +134,10 @@ class EngineService:
             case Hello():
                 self._send(client, Ready(self._core.info))
             case Submit():
-                refused = self._core.submit(message)
-                if refused is not None:
-                    self._send(client, refused)
-                else:
+                answer = self._core.submit(message)
+                if isinstance(answer, Accepted):
                     self._owners[message.request_id] = client
+                self._send(client, answer)
             case Abort():
                 self._core.abort(message)
                 if message.choice is None:

@@ -12,12 +12,14 @@ __all__ = ["Draw", "Outcome", "Span", "Step", "StepPlan", "StepResult"]
 class Span:
     """Compute `sequence.tokens[start:end]`, whose predecessors are already in the sequence's blocks.
 
-    A span that reaches the last token of its sequence also draws the next one.
+    A span that reaches the last token of its sequence also draws the next one. Up to `num_lookahead` proposed
+    tokens may be computed after it and verified; there are slots for them.
     """
 
     sequence: Sequence
     start: int
     end: int
+    num_lookahead: int = 0
 
     @property
     def draws(self) -> bool:
@@ -29,6 +31,11 @@ class Span:
         """Whether the span is one drawn token, as opposed to a piece of a prompt."""
         return self.start >= self.sequence.num_prompt_tokens
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the step computes for it at most."""
+        return self.end - self.start + self.num_lookahead
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -39,13 +46,17 @@ class Step:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens computed by this step."""
-        return sum(span.end - span.start for span in self.spans)
+        """Tokens computed by this step, at most."""
+        return sum(span.num_tokens for span in self.spans)
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One drawn token. Log-probabilities are the model's own, before temperature, penalties and filters."""
+    """One drawn token, or a token of a prompt as it was weighed.
+
+    Log-probabilities are the model's own, before temperature, penalties and filters; those of a beam search
+    come after penalties.
+    """
 
     token_id: int
     logprob: float | None = None  # None when the sequence asked for none
@@ -53,19 +64,36 @@ class Draw:
 
 
 @dataclass(frozen=True, slots=True)
-class StepResult:
-    """One draw for each span of the step with `draws`, in the order of the spans."""
+class SpanResult:
+    """What one span brought.
 
-    draws: tuple[Draw, ...]
+    `draws` is empty unless the span draws; then it has one token after those of the proposed ones that held,
+    which come first. For a beam search it has one whose `top` are the candidates.
+    """
+
+    draws: tuple[Draw, ...] = ()
+    num_proposed: int = 0
+    prompt_logprobs: tuple[Draw, ...] = ()  # of the prompt's tokens at start + 1 to end, when asked for
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One result for each span of the step, in their order."""
+
+    spans: tuple[SpanResult, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step brought one sequence. The token that ended it, if one did, is the draw's."""
+    """News of one choice."""
 
-    sequence: Sequence
-    draw: Draw
-    finish_reason: FinishReason | None
+    sequence: Sequence  # whose prompt it is
+    choice: int
+    draws: tuple[Draw, ...]  # the answer's next tokens
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None  # the token that ended it, if one did; no part of the answer
+    prompt_logprobs: tuple[Draw, ...] = ()  # of the prompt's next tokens
+    is_first: bool = False  # nothing was told of this choice before
 
 
 @dataclass(slots=True)
@@ -75,13 +103,14 @@ class StepPlan:
     budget: int
     spans: dict[Sequence, Span] = field(default_factory=dict)
 
-    def add(self, sequence: Sequence, num_tokens: int) -> None:
+    def add(self, sequence: Sequence, num_tokens: int, num_lookahead: int = 0) -> None:
         """Compute the next tokens of a sequence in this step."""
-        self.spans[sequence] = Span(sequence, sequence.num_computed, sequence.num_computed + num_tokens)
-        self.budget -= num_tokens
+        start = sequence.num_computed
+        self.spans[sequence] = Span(sequence, start, start + num_tokens, num_lookahead)
+        self.budget -= num_tokens + num_lookahead
 
     def drop(self, sequence: Sequence) -> None:
         """Take a sequence out again, if it is in."""
         span = self.spans.pop(sequence, None)
         if span is not None:
-            self.budget += span.end - span.start
+            self.budget += span.num_tokens

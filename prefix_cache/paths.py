@@ -83,12 +83,17 @@ class PathTree:
         found = self.find(namespace, bytearray(tokens))
         return found.num_tokens + found.num_tail_tokens
 
+    def kept_length(self, namespace: Namespace, tokens: bytes) -> int:
+        """How many leading tokens lie in the tree to stay. Holds nothing and refreshes nothing."""
+        _, num_tokens = self._kept_part(self.find(namespace, bytearray(tokens)))
+        return num_tokens
+
     def hold(self, namespace: Namespace, tokens: bytes) -> Hold:
-        """Lock the path of what lies in the tree of a prefix, so that its blocks can be read."""
+        """Lock the path of what lies in the tree of a prefix to stay, so that its blocks can be read."""
         found = self.find(namespace, bytearray(tokens))
-        node = found.node if found.tail is None else self.first_block(found.tail)
+        node, num_tokens = self._kept_part(found)
+        node = self.first_block(node) if node is found.tail else node
         self.ledger.lock(node)
-        num_tokens = found.num_tokens + found.num_tail_tokens
         blocks = [block for part in reversed(list(node.path())) for block in part.blocks]
         return Hold(node, tuple(blocks), num_tokens)
 
@@ -256,6 +261,15 @@ class PathTree:
                 node = child.split(num_blocks, self.block_size, next(self.serials))
                 position += num_blocks * self.block_size
             return Match(node, position, child if num_tail else None, num_tail)
+
+    def _kept_part(self, found: Match) -> tuple[Node, int]:
+        """The last node of what was found that does not pass, and how many tokens lie up to there."""
+        node = found.tail or found.node
+        num_tokens = found.num_tokens + found.num_tail_tokens
+        while node.is_passing and node.parent is not None:
+            num_tokens = node.num_tokens_before
+            node = node.parent
+        return node, num_tokens
 
     def _trim(self, node: Node, num_kept: int) -> int:
         """Cut an unheld leaf down to what is kept of it; returns the number of blocks freed.

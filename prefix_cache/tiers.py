@@ -172,6 +172,10 @@ class TieredCache:
             self._lacking.add(lease)
         return is_grown
 
+    def can_grow(self, lease: Lease, num_tokens: int) -> bool:
+        """As PrefixCache.can_grow."""
+        return self.device.can_grow(lease, num_tokens)
+
     def commit(self, lease: Lease, tokens: bytes) -> None:
         """As PrefixCache.commit."""
         before = lease.num_committed // self.block_size * self.block_size
@@ -341,7 +345,7 @@ class TieredCache:
     def _movement(self, namespace: Namespace, tokens: bytes) -> Movement:
         movement = Movement(len(tokens) // TOKEN_BYTES)
         for tree in (self.device, *self.colder):
-            movement.found[tree.tier] = tree.match_length(namespace, tokens)
+            movement.found[tree.tier] = tree.kept_length(namespace, tokens)
         return movement
 
     def _rest(self, lease: Lease, now: float) -> None:

@@ -95,11 +95,16 @@ class PrefixCache(PathTree):
 
     def grow(self, lease: Lease, num_tokens: int) -> bool:
         """Add blocks until there are slots for `num_tokens`. False, changing nothing, if too few are left."""
-        num_missing = self.num_blocks_for(num_tokens) - len(lease.blocks)
-        if num_missing > 0 and not self.ledger.has_room(lease.namespace, num_missing):
+        if not self.can_grow(lease, num_tokens):
             return False
+        num_missing = self.num_blocks_for(num_tokens) - len(lease.blocks)
         lease.blocks += self.ledger.allocate(num_missing, lease.namespace)
         return True
+
+    def can_grow(self, lease: Lease, num_tokens: int) -> bool:
+        """Whether `grow` would find room."""
+        num_missing = self.num_blocks_for(num_tokens) - len(lease.blocks)
+        return num_missing <= 0 or self.ledger.has_room(lease.namespace, num_missing)
 
     def commit(self, lease: Lease, tokens: bytes) -> None:
         """Make computed tokens findable: those from `lease.num_committed` on, which the lease's blocks hold.

@@ -256,6 +256,6 @@ class Writes:
         for tree in self._trees:
             if tree is target:
                 return None
-            if tree.match_length(write.namespace, write.tokens) > num_there:
+            if tree.kept_length(write.namespace, write.tokens) > num_there:
                 return tree
         return None

@@ -15,7 +15,7 @@ from engine.messages import EngineInfo
 from engine.scheduler import Limits
 from engine.sequence import Sequence
 from engine.service import EngineService
-from engine.step import Draw, Step, StepResult
+from engine.step import Draw, SpanResult, Step, StepResult
 
 Script = Callable[[Sequence], int]  # the next token of a sequence
 
@@ -52,7 +52,9 @@ class ScriptedRunner:
     def run(self, step: Step) -> StepResult:
         self._before_step(step)
         self.num_computed += step.num_tokens
-        return StepResult(tuple(self._draw(span.sequence) for span in step.spans if span.draws))
+        return StepResult(
+            tuple(SpanResult((self._draw(span.sequence),) if span.draws else ()) for span in step.spans)
+        )
 
     def _draw(self, sequence: Sequence) -> Draw:
         token_id = self._script(sequence)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from math import sqrt
 
 import torch
-from torch.nn.functional import embedding
 
 from engine.batch import Batch
 from engine.kv_pool import KVPool
@@ -18,6 +17,7 @@ from engine.models.config import ModelConfig
 from engine.models.rope import inverse_frequencies, rotations
 from engine.weights.names import Weights
 from kernels import Kernels
+from kernels.grouped import join_rows, lookup
 
 __all__ = ["Decoder"]
 
@@ -45,12 +45,12 @@ class Decoder:
     def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels) -> None:
         self.config = config
         self._kernels = kernels
-        self._embedding = weights.pop("embed_tokens.weight")
-        self._frequencies = inverse_frequencies(config).to(self._embedding.device)
+        table = weights.pop("embed_tokens.weight")
+        self._embed = lookup(table)
         self._layers = [_take_layer(weights, index, kernels) for index in range(config.num_layers)]
-        self._final_norm = weights.pop("norm.weight")
-        head = self._embedding if config.tied_embeddings else weights.pop("lm_head.weight")
-        self._head = kernels.linear(head, None)
+        self._final_norm = _take_tensor(weights, "norm.weight")
+        self._frequencies = inverse_frequencies(config).to(self._final_norm.device)
+        self._head = kernels.linear(table if config.tied_embeddings else weights.pop("lm_head.weight"), None)
 
     def forward(self, batch: Batch, pool: KVPool) -> torch.Tensor:
         """The hidden state of every token of the batch, normed for the head: [num_tokens, hidden_size].
@@ -59,7 +59,7 @@ class Decoder:
         """
         kernels, eps = self._kernels, self.config.rms_eps
         angles = rotations(self._frequencies, batch.positions)
-        residual = embedding(batch.token_ids, self._embedding).float()
+        residual = self._embed(batch.token_ids)
         next_norms = [layer.input_norm for layer in self._layers[1:]] + [self._final_norm]
         hidden = kernels.rms_norm(residual, self._layers[0].input_norm, eps)
         for layer, layer_pool, next_norm in zip(self._layers, pool.layers, next_norms, strict=True):
@@ -91,6 +91,7 @@ class Decoder:
             batch.block_tables,
             batch.context_lens,
             batch.cu_seqlens_q,
+            batch.leaders,
             1 / sqrt(self.config.head_dim),
         )
         return layer.output(attended.flatten(1))
@@ -105,17 +106,24 @@ class Decoder:
             part.copy_(self._kernels.rms_norm(part.contiguous(), weight, config.rms_eps))
 
 
+def _take_tensor(weights: Weights, name: str) -> torch.Tensor:
+    tensor = weights.pop(name)
+    assert isinstance(tensor, torch.Tensor), f"{name} is no matrix"
+    return tensor
+
+
 def _take_layer(weights: Weights, index: int, kernels: Kernels) -> Layer:
     """Fuse and pack one layer's weights, so that two forms of no more than one layer exist at a time."""
 
-    def take(*names: str) -> torch.Tensor:
-        parts = [weights.pop(f"layers.{index}.{name}") for name in names]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+    def take(name: str) -> torch.Tensor:
+        return _take_tensor(weights, f"layers.{index}.{name}")
 
     def take_product(*names: str) -> Product:
         has_bias = f"layers.{index}.{names[0]}.bias" in weights
-        bias = take(*(f"{name}.bias" for name in names)) if has_bias else None
-        return kernels.linear(take(*(f"{name}.weight" for name in names)), bias)
+        bias = torch.cat([take(f"{name}.bias") for name in names]) if has_bias else None
+        return kernels.linear(
+            join_rows([weights.pop(f"layers.{index}.{name}.weight") for name in names]), bias
+        )
 
     has_norms = f"layers.{index}.q_norm.weight" in weights
     return Layer(

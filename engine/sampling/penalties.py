@@ -4,30 +4,28 @@ yet.
 Everything is computed from the sequence's tokens, so a cache hit, a preemption or a fork cannot change it.
 """
 
-from collections.abc import Iterable
-from collections.abc import Sequence as Rows
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 
-from engine.sequence import Sequence
+from engine.sampling.rows import Row
 
 __all__ = ["adjust_logits"]
 
 
-def adjust_logits(logits: torch.Tensor, sequences: Rows[Sequence]) -> None:
+def adjust_logits(logits: torch.Tensor, rows: Sequence[Row]) -> None:
     """Apply bias, penalties and the minimum length in place. logits: [num_rows, vocab] float32."""
-    for row, sequence in zip(logits, sequences, strict=True):
-        sampling = sequence.sampling
+    for row, place in zip(logits, rows, strict=True):
+        sampling = place.sampling
         if sampling.repetition_penalty != 1.0:
-            _repetition(row, sequence.tokens, sampling.repetition_penalty)
+            _repetition(row, place.tokens, sampling.repetition_penalty)
         if sampling.presence_penalty or sampling.frequency_penalty:
-            drawn = sequence.tokens[sequence.num_prompt_tokens :]
-            _presence_and_frequency(row, drawn, sampling.presence_penalty, sampling.frequency_penalty)
+            _presence_and_frequency(row, place.drawn, sampling.presence_penalty, sampling.frequency_penalty)
         if sampling.logit_bias:
             ids = torch.tensor(list(sampling.logit_bias), device=row.device)
             row[ids] += torch.tensor(list(sampling.logit_bias.values()), device=row.device)
-        if sequence.num_drawn < sampling.min_tokens and sampling.stop_token_ids:
+        if place.num_drawn < sampling.min_tokens and sampling.stop_token_ids:
             row[list(sampling.stop_token_ids)] = -torch.inf
 
 

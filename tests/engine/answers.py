@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from engine.cache_messages import Moved, Park
 from engine.core import EngineCore
-from engine.messages import Submit, TokenEvents
+from engine.messages import Accepted, Submit, TokenEvents
 from engine.runner import ModelRunner
 from engine.sequence import SamplingParams
 from gateway.conversation.prompt import Prompts
@@ -59,7 +59,7 @@ def submit(
             persists=True,
         )
     )
-    assert refused is None
+    assert isinstance(refused, Accepted)
 
 
 def prompts_bytes(ids: list[int]) -> bytes:

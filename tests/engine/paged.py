@@ -9,7 +9,7 @@ from engine.kv_pool import KVPool
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.sequence import SamplingParams, Sequence
-from engine.step import Span, Step
+from engine.step import Span
 from kernels import Kernels
 from prefix_cache.lease import Lease
 from prefix_cache.plan import BlockId
@@ -46,7 +46,7 @@ def make_pool(
 @torch.inference_mode()
 def run_spans(decoder: Decoder, pool: KVPool, spans: list[Span]) -> list[torch.Tensor]:
     """One step. The logits of each span's tokens: [num_tokens, vocab_size]."""
-    batch = build_batch(Step(tuple(spans)), pool.block_size, torch.device("cpu"))
+    batch = build_batch(spans, pool.block_size, torch.device("cpu"))
     logits = decoder.logits(decoder.forward(batch, pool))
     return list(logits.split([span.end - span.start for span in spans]))
 

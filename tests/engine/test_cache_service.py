@@ -10,7 +10,7 @@ import zmq
 
 from engine.cache_messages import CacheEvent, CacheEvents
 from engine.connection import _MAX_UNREAD, EngineConnection, _Watcher
-from engine.core import CacheOptions, EngineCore
+from engine.core import CoreOptions, EngineCore
 from engine.errors import EngineDied
 from engine.messages import Submit, TokenEvent
 from engine.scheduler import Limits
@@ -42,7 +42,7 @@ def core(mover: StillMover) -> EngineCore:
         ScriptedRunner(emit([], then=5), info=info),
         Limits(max_batch_tokens=64, max_sequences=8),
         tiers=still_tiers(mover, host=32, disk=32),
-        options=CacheOptions(swap="always"),
+        options=CoreOptions(swap="always"),
     )
 
 
@@ -85,7 +85,7 @@ async def say(
         persists=persists,
         is_side=is_side,
     )
-    (event,) = [event async for event in engine.generate(message)]
+    (event,) = [event async for event in await engine.start([message])]
     return event
 
 
@@ -417,7 +417,7 @@ async def test_the_policy_is_the_one_that_was_chosen() -> None:
     runner = ScriptedRunner(emit([], then=5))
     limits = Limits(max_batch_tokens=64, max_sequences=8)
 
-    learned = EngineCore(runner, limits, options=CacheOptions(eviction="learned"))
+    learned = EngineCore(runner, limits, options=CoreOptions(eviction="learned"))
     plain = EngineCore(runner, limits)
 
     assert isinstance(learned.cache.device.policy, Observed)

@@ -11,8 +11,10 @@ import pytest
 
 from engine.connection import EngineConnection
 from engine.core import EngineCore
-from engine.errors import EngineError, EngineStopping, RequestRefused
+from engine.errors import EngineDied, EngineError, EngineStopping, QueueFull, RequestRefused, WaitedTooLong
+from engine.event_stream import EventStream
 from engine.messages import Submit, TokenEvent
+from engine.scheduler import Limits
 from engine.sequence import SamplingParams
 from engine.step import Step
 from prefix_cache.tokens import pack
@@ -50,7 +52,7 @@ async def connected(address: str) -> AsyncIterator[EngineConnection]:
 
 
 async def collect(connection: EngineConnection, message: Submit) -> list[TokenEvent]:
-    return [event async for event in connection.generate(message)]
+    return [event async for event in await connection.start([message])]
 
 
 async def until_idle(connection: EngineConnection) -> None:
@@ -86,7 +88,7 @@ async def test_requests_run_beside_each_other(tmp_path: Path) -> None:
 async def test_a_client_that_leaves_frees_everything(tmp_path: Path) -> None:
     with served(ScriptedRunner(emit([], then=5)), tmp_path) as (address, core):
         async with connected(address) as connection:
-            async with contextlib.aclosing(connection.generate(submit(max_tokens=900, choices=3))) as events:
+            with contextlib.closing(await connection.start([submit(max_tokens=900, choices=3)])) as events:
                 await anext(events)
             await until_idle(connection)
             stats = await connection.stats()
@@ -100,7 +102,7 @@ async def test_aborting_one_choice_lets_the_others_finish(tmp_path: Path) -> Non
     with served(ScriptedRunner(emit([], then=5)), tmp_path) as (address, _):
         async with connected(address) as connection:
             ends = []
-            async for event in connection.generate(submit(max_tokens=40, choices=2)):
+            async for event in await connection.start([submit(max_tokens=40, choices=2)]):
                 if event.choice == 0 and event.finish_reason is None:
                     connection.abort("r", 0)
                 if event.finish_reason is not None:
@@ -155,3 +157,70 @@ async def test_closing_the_connection_ends_waiting_requests(tmp_path: Path) -> N
             with pytest.raises(EngineStopping, match="gone"):
                 await waiting
         release.set()
+
+
+async def test_requests_that_belong_together_share_one_stream_of_events(tmp_path: Path) -> None:
+    with served(ScriptedRunner(emit([7, 8], then=4)), tmp_path) as (address, _):
+        async with connected(address) as connection:
+            started = await connection.start(
+                [submit("a", max_tokens=2), submit("b", choices=2, max_tokens=3)]
+            )
+            events = [event async for event in started]
+
+    told = [(event.request_id, event.choice, token) for event in events for token in event.token_ids]
+    assert sorted(told) == [
+        ("a", 0, 7), ("a", 0, 8),
+        *[("b", choice, token) for choice in (0, 1) for token in (4, 7, 8)],
+    ]  # fmt: skip
+
+
+async def test_if_one_of_several_is_refused_nothing_of_them_runs_on(tmp_path: Path) -> None:
+    with served(ScriptedRunner(emit([], then=5)), tmp_path) as (address, core):
+        async with connected(address) as connection:
+            with pytest.raises(RequestRefused):
+                await connection.start([submit("a", max_tokens=900), submit("b", prompt=())])
+            await until_idle(connection)
+        core.scheduler.check_invariants()
+
+
+async def test_before_the_engine_is_ready_nothing_is_started(tmp_path: Path) -> None:
+    connection = EngineConnection(f"ipc://{tmp_path}/nobody.sock")
+
+    with pytest.raises(EngineDied):
+        await connection.start([submit()])
+
+    await connection.close()
+
+
+async def test_a_full_queue_is_told_before_anything_else(tmp_path: Path) -> None:
+    limits = Limits(max_batch_tokens=64, max_sequences=1, max_waiting=1)
+    with serve_engine(ScriptedRunner(emit([], then=5)), tmp_path, limits) as (address, _):
+        async with connected(address) as connection:
+            started = await asyncio.gather(
+                *[connection.start([submit(str(n), max_tokens=900)]) for n in range(6)],
+                return_exceptions=True,
+            )
+            refused = [each for each in started if isinstance(each, QueueFull)]
+            accepted = [each for each in started if isinstance(each, EventStream)]
+            for events in accepted:
+                events.close()
+            await until_idle(connection)
+
+    assert accepted
+    assert len(accepted) + len(refused) == 6
+    assert refused
+    assert all(each.retry_after > 0 for each in refused)
+
+
+async def test_a_request_that_waited_too_long_is_told_so(tmp_path: Path) -> None:
+    limits = Limits(max_batch_tokens=64, max_sequences=1, max_wait_seconds=0.05)
+    runner = ScriptedRunner(emit([], then=5), before_step=lambda step: threading.Event().wait(0.005) and None)
+    with serve_engine(runner, tmp_path, limits) as (address, _):
+        async with connected(address) as connection:
+            running = await connection.start([submit("long", max_tokens=900)])
+            await anext(running)
+            with pytest.raises(WaitedTooLong) as late:
+                await collect(connection, submit("late"))
+            assert late.value.retry_after > 0
+            running.close()
+            await until_idle(connection)

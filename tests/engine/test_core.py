@@ -5,7 +5,7 @@ from array import array
 import pytest
 
 from engine.core import EngineCore
-from engine.messages import Abort, Refused, Submit, TokenEvents
+from engine.messages import Abort, Accepted, Refused, Submit, TokenEvents
 from engine.scheduler import Limits
 from engine.sequence import SamplingParams
 from tests.scripted import ScriptedRunner, emit, make_info
@@ -28,7 +28,7 @@ def submit(request_id: str, prompt: list[int], choices: int = 1, **sampling) -> 
 
 def run(engine: EngineCore, message: Submit) -> list:
     """Run one request to its end; its events."""
-    assert engine.submit(message) is None
+    assert isinstance(engine.submit(message), Accepted)
     events = []
     while engine.has_work:
         for sent in engine.step():

@@ -9,6 +9,7 @@ import torch
 
 from engine.fingerprint import FINGERPRINT_BYTES, fingerprint
 from engine.models.config import ModelConfig
+from kernels.grouped import GroupedMatrix
 
 CONFIG = ModelConfig(
     family="llama",
@@ -42,9 +43,15 @@ def mark(
     block_size: int = 16,
     kv_dtype: torch.dtype = torch.bfloat16,
     layout_version: int = 1,
+    products: str = "full",
 ) -> bytes:
     return fingerprint(
-        config, tensors, block_size=block_size, kv_dtype=kv_dtype, layout_version=layout_version
+        config,
+        tensors,
+        products=products,
+        block_size=block_size,
+        kv_dtype=kv_dtype,
+        layout_version=layout_version,
     )
 
 
@@ -71,6 +78,17 @@ def test_every_bit_of_every_weight_matters(place: int, bit: int) -> None:
     changed["large"][place] ^= bit
 
     assert mark(changed) != mark(weights())
+
+
+@pytest.mark.parametrize("part", ["codes", "scales", "minima"])
+def test_every_part_of_a_grouped_weight_matters(part: str) -> None:
+    codes = torch.zeros(2, 3, 16, dtype=torch.uint8)
+    factors = torch.ones(2, 3, dtype=torch.float16)
+    plain = GroupedMatrix(codes, factors, factors, 0)
+
+    changed = replace(plain, **{part: getattr(plain, part) + 1})
+
+    assert mark({"grouped": changed}) != mark({"grouped": plain})
 
 
 def test_two_changes_do_not_cancel() -> None:
@@ -115,6 +133,7 @@ def test_what_is_not_in_the_weights_matters_too() -> None:
         mark(small, block_size=32),
         mark(small, kv_dtype=torch.float32),
         mark(small, layout_version=2),
+        mark(small, products="int8"),
     }
 
-    assert len(marks) == 7
+    assert len(marks) == 8

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.core import CacheOptions, EngineCore
+from engine.core import CoreOptions, EngineCore
 from engine.messages import EngineConfig
 from engine.runner import ModelRunner, load_tiers
 from engine.scheduler import Limits
@@ -45,7 +45,7 @@ def open_core(runner: ModelRunner, tmp_path: Path) -> Iterator[Open]:
                 runner if num_blocks is None else SmallRunner(runner, num_blocks),
                 Limits(max_batch_tokens=64, max_sequences=8),
                 tiers=load_tiers(config, runner),
-                options=CacheOptions(swap="always"),
+                options=CoreOptions(swap="always"),
             )
             stack.callback(core.close)
             return core

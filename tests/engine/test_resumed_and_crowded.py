@@ -5,7 +5,7 @@ from array import array
 import pytest
 
 from engine.core import EngineCore
-from engine.messages import Submit, TokenEvents, TokenLogprob
+from engine.messages import Accepted, Submit, TokenEvents, TokenLogprob
 from engine.runner import ModelRunner
 from engine.scheduler import Limits
 from engine.sequence import SamplingParams
@@ -154,7 +154,8 @@ def answers(core: EngineCore, asked: dict[str, tuple[list[int], SamplingParams]]
     said: dict[str, Answer] = {name: [] for name in asked}
     for name, (prompt, sampling) in asked.items():
         ids = array("i", prompt).tobytes()
-        assert core.submit(Submit(request_id=name, prompt=ids, sampling=sampling, namespace=b"t")) is None
+        message = Submit(request_id=name, prompt=ids, sampling=sampling, namespace=b"t")
+        assert isinstance(core.submit(message), Accepted)
     while core.has_work:
         for message in core.step():
             assert isinstance(message, TokenEvents)

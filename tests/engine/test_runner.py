@@ -7,7 +7,7 @@ import pytest
 
 from engine.messages import EngineConfig
 from engine.runner import ModelRunner, load_runner
-from engine.step import Span, Step
+from engine.step import Draw, Span, Step, StepResult
 from prefix_cache.plan import BlockCopy, BlockId, Tier
 from tests.engine.checkpoints import random_model, write_checkpoint
 from tests.engine.paged import make_sequence
@@ -62,12 +62,17 @@ def runner(request: pytest.FixtureRequest, default_model_path: Path) -> ModelRun
     return load_runner(EngineConfig(model=str(default_model_path), dtype=request.param, kv_bytes=1 << 26))
 
 
+def drawn(result: StepResult) -> list[Draw]:
+    """What the spans of a step drew, in their order."""
+    return [draw for span in result.spans for draw in span.draws]
+
+
 def _answer(runner: ModelRunner, chunk: int, blocks: list[int]) -> list[int]:
     sequence = make_sequence(PROMPT, blocks)
     start = 0
     while True:
         end = min(start + chunk, sequence.num_tokens)
-        draws = runner.run(Step((Span(sequence, start, end),))).draws
+        draws = drawn(runner.run(Step((Span(sequence, start, end),))))
         start = end
         if draws:
             sequence.tokens.append(draws[0].token_id)
@@ -84,7 +89,7 @@ def test_strangers_in_the_step_do_not_change_the_answer(runner: ModelRunner) -> 
     asked = make_sequence(PROMPT, [0, 1, 2])
     stranger = make_sequence(list(range(100, 160)), [3, 4, 5, 6])
 
-    draws = runner.run(Step((Span(stranger, 0, 60), Span(asked, 0, len(PROMPT))))).draws
+    draws = drawn(runner.run(Step((Span(stranger, 0, 60), Span(asked, 0, len(PROMPT))))))
 
     assert draws[1].token_id == ANSWER[0]
 
@@ -92,7 +97,7 @@ def test_strangers_in_the_step_do_not_change_the_answer(runner: ModelRunner) -> 
 def test_a_span_that_does_not_end_its_sequence_draws_nothing(runner: ModelRunner) -> None:
     asked, stranger = make_sequence(PROMPT, [0, 1, 2]), make_sequence(list(range(100, 160)), [3, 4, 5, 6])
 
-    draws = runner.run(Step((Span(stranger, 0, 59), Span(asked, 0, len(PROMPT))))).draws
+    draws = drawn(runner.run(Step((Span(stranger, 0, 59), Span(asked, 0, len(PROMPT))))))
 
     assert [draw.token_id for draw in draws] == ANSWER[:1]
 
@@ -102,7 +107,7 @@ def _last_logprob(runner: ModelRunner, blocks: list[int], copies: tuple[BlockCop
     sequence = make_sequence(PROMPT, blocks)
     sequence.sampling = replace(sequence.sampling, logprobs=0)
     span = Span(sequence, len(PROMPT) - 1, len(PROMPT))
-    return runner.run(Step((span,), copies)).draws[0].logprob
+    return drawn(runner.run(Step((span,), copies)))[0].logprob
 
 
 def test_copies_run_before_the_spans_of_their_step(runner: ModelRunner) -> None:
@@ -119,7 +124,7 @@ def test_copies_run_before_the_spans_of_their_step(runner: ModelRunner) -> None:
 def test_a_step_of_copies_alone_draws_nothing(runner: ModelRunner) -> None:
     copy = BlockCopy(Tier.DEVICE, BlockId(0), Tier.DEVICE, BlockId(1), 16)
 
-    assert runner.run(Step((), (copy,))).draws == ()
+    assert runner.run(Step((), (copy,))) == StepResult(())
 
 
 def test_the_pool_fits_the_bytes_that_were_given(tmp_path: Path) -> None:

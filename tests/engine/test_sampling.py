@@ -9,17 +9,16 @@ from hypothesis import strategies as st
 
 from engine.sampling.filters import keep_best
 from engine.sampling.randomness import uniform
+from engine.sampling.rows import Row
 from engine.sampling.sampler import sample
 from engine.sequence import SamplingParams, Sequence
 
 VOCABULARY = 1000
 
 
-def sequence(
-    prompt: tuple[int, ...] = (1,), drawn: tuple[int, ...] = (), choice: int = 0, **sampling
-) -> Sequence:
+def sequence(prompt: tuple[int, ...] = (1,), drawn: tuple[int, ...] = (), choice: int = 0, **sampling) -> Row:
     params = SamplingParams(**{"max_tokens": 100, **sampling})
-    return Sequence("r", choice, array("i", (*prompt, *drawn)), len(prompt), params, b"")
+    return Row(Sequence("r", choice, array("i", (*prompt, *drawn)), len(prompt), params, b""))
 
 
 def logits(rows: int = 1, seed: int = 0, spread: float = 3.0) -> torch.Tensor:

@@ -72,7 +72,7 @@ def test_a_tenant_at_its_ceiling_preempts_its_own() -> None:
     preempted = set()
     while sim.scheduler.has_work:
         sim.step()
-        preempted |= {sequence.request_id for sequence in sim.scheduler.waiting}
+        preempted |= {sequence.request_id for sequence in sim.scheduler.admission.waiting}
 
     assert sim.scheduler.counters.num_preemptions > 0
     assert preempted == {"young"}

@@ -46,7 +46,7 @@ async def ask(folder: Path, request_id: str) -> None:
     await asyncio.wait_for(connection.ready(), 10)
     sampling = SamplingParams(max_tokens=3)
     message = Submit(request_id=request_id, prompt=pack([1, 2]), sampling=sampling, namespace=b"a")
-    assert len([event async for event in connection.generate(message)]) == 3
+    assert len([event async for event in await connection.start([message])]) == 3
     await connection.stats()  # answered after everything that was sent before
     await connection.close()
 

@@ -19,7 +19,7 @@ from engine.connection import EngineConnection
 from engine.core import EngineCore, Runner
 from engine.messages import EngineInfo, EngineStats
 from engine.scheduler import Limits
-from engine.step import Draw, Step, StepResult
+from engine.step import Draw, SpanResult, Step, StepResult
 from gateway.app import build_app
 from gateway.conversation.prompt import Prompts
 from gateway.conversation.template import CHATML, ChatTemplate
@@ -73,14 +73,14 @@ class RememberingRunner:
     def run(self, step: Step) -> StepResult:
         self._before_step(step)
         self._memory.copy(step.copies)
-        draws = []
+        results = []
         for span in step.spans:
             sequence = span.sequence
             digest = self._memory.compute(sequence.block_table, sequence.tokens, span.start, span.end)
-            if span.draws:
-                number = int.from_bytes(digest, "little") // (1 + sequence.choice)
-                draws.append(Draw(ord("a") + number % 26))
-        return StepResult(tuple(draws))
+            number = int.from_bytes(digest, "little") // (1 + sequence.choice)
+            drawn = (Draw(ord("a") + number % 26),) if span.draws else ()
+            results.append(SpanResult(drawn))
+        return StepResult(tuple(results))
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,8 +127,8 @@ class TiersMachine(RuleBasedStateMachine):
         assert lease.explanation.parted_at <= expected
         assert len(lease.blocks) * BLOCK_SIZE >= min(lease.num_matched + max_new, len(tokens))
         self.holders.append(Holder(lease, namespace, tokens, lease.num_matched))
-        if not retention.is_side:
-            self.computed.append((namespace, tokens[: lease.num_matched]))
+        if not retention.is_side:  # what passed and is used to stay, stays
+            self.computed += [(owner, tokens[: lease.num_matched]) for owner in (SHARED, namespace)]
 
     @precondition(lambda self: self.ready())
     @rule(data=st.data())

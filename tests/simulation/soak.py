@@ -79,7 +79,7 @@ class Round:
 
     def disturb(self) -> None:
         draw, simulation = self.random, self.simulation
-        if draw.random() < 0.35 and len(simulation.scheduler.waiting) < 12:
+        if draw.random() < 0.35 and simulation.scheduler.num_waiting < 12:
             self.arrive()
         if draw.random() < 0.03:
             self.abort()
