@@ -16,6 +16,7 @@ from starlette.routing import Route
 from gateway.auth import Authenticate, Keyring
 from gateway.errors import exception_handlers
 from gateway.events import Pace
+from gateway.intake import Intake
 from gateway.journal import Journal
 from gateway.limits import BodyLimit
 from gateway.observe import Observe
@@ -23,6 +24,7 @@ from gateway.prefixes import SharedPrefixes
 from gateway.rendering import ChatRenderer
 from gateway.routes.admin import AdminRoute
 from gateway.routes.chat import ChatRoute
+from gateway.routes.completions import CompletionsRoute
 from gateway.routes.models import ModelsRoute
 from gateway.routes.operations import OperationsRoute
 from gateway.routes.sessions import SessionsRoute
@@ -58,19 +60,17 @@ def _routes(
     sessions = Sessions(services, renderer, settings.conversation)
     server = settings.server
     pace = Pace(ping_seconds=server.ping_seconds, send_timeout_seconds=server.send_timeout_seconds)
+    intake = Intake(services, keeps_trace=settings.database.prefix_trace)
     chat = ChatRoute(
-        services,
-        renderer=renderer,
-        sessions=sessions,
-        journal=journal,
-        pace=pace,
-        keeps_trace=settings.database.prefix_trace,
+        services, intake=intake, renderer=renderer, sessions=sessions, journal=journal, pace=pace
     )
+    completions = CompletionsRoute(services, intake=intake, pace=pace)
     admin = AdminRoute(services, prefixes=prefixes, journal=journal, pace=pace)
     models = ModelsRoute(services)
     operations = OperationsRoute(services)
     return [
         Route("/v1/chat/completions", chat.create, methods=["POST"]),
+        Route("/v1/completions", completions.create, methods=["POST"]),
         *_session_routes(SessionsRoute(services, sessions)),
         *_admin_routes(admin),
         Route("/v1/models", models.list),

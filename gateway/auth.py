@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.errors import Forbidden, GatewayError, Unauthorized, error_response
-from gateway.settings import ApiKey
+from gateway.setting_sections import ApiKey
 
 __all__ = ["Authenticate", "Keyring", "Principal", "principal_of"]
 

@@ -11,9 +11,19 @@ from dataclasses import dataclass
 from engine.messages import FinishReason, TokenEvent, TokenLogprob
 from gateway.conversation.detokenizer import Detokenizer
 from gateway.conversation.stop import StopMatcher
-from gateway.wire.chat_response import LogprobEntry, TopLogprob
 
-__all__ = ["Choice", "Piece"]
+__all__ = ["Choice", "Piece", "ToldToken"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToldToken:
+    """A token with its log-probability. Its text begins at `offset`, in characters of all that is told of the
+    choice.
+    """
+
+    token_id: int
+    offset: int
+    logprob: TokenLogprob | None  # None: nothing stands before it that it could follow
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,37 +32,50 @@ class Piece:
 
     index: int
     text: str
-    logprobs: Sequence[LogprobEntry] = ()
+    logprobs: Sequence[ToldToken] = ()
     finish_reason: FinishReason | None = None
 
 
 class Choice:
     """One answer. Fed by its events until it is finished."""
 
-    def __init__(self, index: int, detokenizer: Detokenizer, stops: StopMatcher, *, min_tokens: int) -> None:
+    def __init__(
+        self, index: int, detokenizer: Detokenizer, stops: StopMatcher, *, min_tokens: int, offset: int = 0
+    ) -> None:
+        """`offset` counts the characters that are told before it."""
         self.index = index
         self.token_ids: list[int] = []
         self.text = ""
         self.finish_reason: FinishReason | None = None
+        self.stop_token_id: int | None = None  # the token that ended it
         self.hit_stop_string = False
+        self.cumulative_logprob = 0.0  # of its tokens, where the engine tells them
         self._detokenizer = detokenizer
         self._stops = stops
         self._min_tokens = min_tokens
+        self._num_characters = offset
         self._parts: list[str] = []  # ready, not told yet
-        self._entries: list[LogprobEntry] = []  # not told yet
+        self._untold: list[ToldToken] = []
 
     @property
     def is_finished(self) -> bool:
         """Whether nothing more will be told."""
         return self.finish_reason is not None
 
+    @property
+    def mean_logprob(self) -> float:
+        """The log-probability of a token of it; 0 for an empty answer."""
+        return self.cumulative_logprob / max(1, len(self.token_ids))
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended it."""
+        return self._stops.matched
+
     def push(self, event: TokenEvent) -> Piece:
         """Take the next event of this answer. Mutates; the piece may be empty."""
         for place, token_id in enumerate(event.token_ids):
-            self.token_ids.append(token_id)
-            if event.logprobs is not None:
-                self._entries.append(self._entry(token_id, event.logprobs[place]))
-            self._feed(self._detokenizer.push(token_id))
+            self._draw(token_id, None if event.logprobs is None else event.logprobs[place])
             if self.hit_stop_string:
                 self.finish_reason = "stop"
                 return self._take()
@@ -60,7 +83,17 @@ class Choice:
             self._feed(self._detokenizer.flush())
             self._parts.append(self._stops.flush())
             self.finish_reason = event.finish_reason
+            self.stop_token_id = event.stop_token_id
         return self._take()
+
+    def _draw(self, token_id: int, logprob: TokenLogprob | None) -> None:
+        self.token_ids.append(token_id)
+        if logprob is not None:
+            self.cumulative_logprob += logprob.logprob
+            self._untold.append(ToldToken(token_id, self._num_characters, logprob))
+        text = self._detokenizer.push(token_id)
+        self._num_characters += len(text)
+        self._feed(text)
 
     def _feed(self, text: str) -> None:
         if len(self.token_ids) <= self._min_tokens:
@@ -74,27 +107,7 @@ class Choice:
         text = "".join(self._parts)
         self._parts.clear()
         self.text += text
-        entries: list[LogprobEntry] = []
+        told: list[ToldToken] = []
         if text or self.is_finished:
-            entries, self._entries = self._entries, entries
-        return Piece(self.index, text, entries, self.finish_reason)
-
-    def _entry(self, token_id: int, logprob: TokenLogprob) -> LogprobEntry:
-        return LogprobEntry(
-            token=self._detokenizer.token_text(token_id),
-            logprob=_finite(logprob.logprob),
-            bytes=list(self._detokenizer.token_bytes(token_id)),
-            top_logprobs=[self._candidate(candidate, value) for candidate, value in logprob.top],
-        )
-
-    def _candidate(self, token_id: int, logprob: float) -> TopLogprob:
-        return TopLogprob(
-            token=self._detokenizer.token_text(token_id),
-            logprob=_finite(logprob),
-            bytes=list(self._detokenizer.token_bytes(token_id)),
-        )
-
-
-def _finite(logprob: float) -> float:
-    # the protocol's word for "impossible"; JSON has no infinities
-    return max(logprob, -9999.0)
+            told, self._untold = self._untold, told
+        return Piece(self.index, text, told, self.finish_reason)

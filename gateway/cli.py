@@ -1,4 +1,4 @@
-"""The command `stemma`: serve, pull, migrate, simulate.
+"""The command `stemma`: serve, pull, migrate, simulate, bench.
 
 It turns flags into settings and a user's mistakes into one line on standard error and exit code 1; a
 traceback is always a fault of ours.
@@ -6,7 +6,6 @@ traceback is always a fault of ours.
 
 import argparse
 import asyncio
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from engine.errors import EngineError
+from gateway.benches import UnknownBench, bench, run_program
 from gateway.beside import WorkFailed
 from gateway.launch import CannotServe, run_server, version
 from gateway.logs import configure_logs
@@ -31,18 +31,26 @@ class _UserError(Exception):
     """Something that the user can mend."""
 
 
-_USER_ERRORS = (BadSettings, PullError, AddressUnavailable, CannotServe, WorkFailed, EngineError, _UserError)
+_USER_ERRORS = (
+    BadSettings,
+    PullError,
+    AddressUnavailable,
+    CannotServe,
+    WorkFailed,
+    EngineError,
+    UnknownBench,
+    _UserError,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     parser = _parser()
-    options, unknown = parser.parse_known_args(arguments)
-    if options.command != "simulate" and unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if options.command == "simulate":
-            return simulate(unknown)
+        if given and given[0] in _PROGRAMS:  # all that follows, -h too, is the program's own
+            return _PROGRAMS[given[0]](given[1:])
+        options = parser.parse_args(given)
         settings = load_settings(options.config, _flags(options))
         _COMMANDS[options.command](settings)
     except _USER_ERRORS as error:
@@ -82,12 +90,11 @@ def migrate(settings: Settings) -> None:
 
 def simulate(arguments: Sequence[str]) -> int:
     """Tell what a cache of another size would have found of a recorded load."""
-    # -P: the folder that the user stands in may hold packages of the same names.
-    command = [sys.executable, "-P", "-m", "benchmarks.simulate", *arguments]
-    return subprocess.run(command, check=False).returncode
+    return run_program("benchmarks.simulate", arguments)
 
 
 _COMMANDS = {"serve": serve, "pull": pull, "migrate": migrate}
+_PROGRAMS = {"simulate": simulate, "bench": bench}
 
 
 def _model_path(settings: Settings) -> Path:
@@ -105,8 +112,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"stemma {version()}")
     commands = parser.add_subparsers(dest="command", required=True)
-    # Its flags, -h too, are the simulator's own.
+    # for the list of commands alone: they read their own flags
     commands.add_parser("simulate", help=simulate.__doc__, add_help=False)
+    commands.add_parser("bench", help="Measure something; without a name, say what can be measured.")
     for name, command in _COMMANDS.items():
         subparser = commands.add_parser(name, help=command.__doc__, description=command.__doc__)
         subparser.add_argument("--config", type=Path, help="a TOML file; see configs/default.toml")

@@ -21,6 +21,12 @@ _GAUGES = {
     "kv_waste": ("kv_waste_ratio", "1 - tokens held / slots allocated, over held blocks."),
     "kv_waste_mean": ("kv_waste_mean_ratio", "The mean of kv_waste_ratio over steps."),
     "kv_waste_max": ("kv_waste_max_ratio", "The greatest kv_waste_ratio of any step."),
+    "num_saved_blocks": ("kv_saved_blocks", "More blocks that would be held if sequences shared none."),
+    "saved_share_mean": (
+        "kv_saved_mean_ratio",
+        "The mean over steps of saved blocks / (held and saved ones).",
+    ),
+    "step_budget": ("step_budget_tokens", "Tokens that a step may compute while answers grow."),
 }
 _COUNTERS = {
     "num_steps": ("engine_steps", "Forward passes."),
@@ -44,6 +50,9 @@ _COUNTERS = {
         "Tokens that a colder tier had, and that were cheaper to compute again.",
     ),
     "num_damaged_blocks": ("kv_damaged_blocks", "Blocks on disk that were found damaged, and removed."),
+    "num_beam_forks": ("beam_forks", "Hypotheses that went on from another's blocks."),
+    "num_proposed_tokens": ("spec_decode_num_draft_tokens", "Tokens proposed by speculation."),
+    "num_accepted_tokens": ("spec_decode_num_accepted_tokens", "Proposed tokens that held."),
     "num_parked": ("kv_parked", "Conversations that left the device because they rested."),
 }
 _AGES = {
@@ -70,11 +79,20 @@ class EngineFamilies:
         yield GaugeMetricFamily(
             "stemma_kv_cache_usage_perc", "Held blocks of the device; 1 is all.", value=used
         )
+        yield self._rejections()
         yield from self._sources()
         yield from self._tiers()
         yield from self._moves()
         for name, ages in stats.ages.items():
             yield _histogram(*_AGES[name], ages)
+
+    def _rejections(self) -> Metric:
+        rejections = CounterMetricFamily(
+            "stemma_admission_rejections", "Requests refused because of what waits.", labels=("reason",)
+        )
+        rejections.add_metric(("queue_full",), self.stats.num_queue_full)
+        rejections.add_metric(("waited_too_long",), self.stats.num_waited_too_long)
+        return rejections
 
     def _sources(self) -> Iterator[Metric]:
         stats, found = self.stats, self.stats.num_found_tokens

@@ -11,14 +11,17 @@
     ├── Conflict                  409  somebody else works on the same thing; `code` says how
     ├── BodyTooLarge              413
     ├── UnsupportedMediaType      415
+    ├── TooManyRequests           429  as much of the tenant's waits as may; try again
     ├── ClientGone                499  nobody is left to read the answer
     ├── InternalError             500  ours, never the client's
     ├── EngineUnavailable         503  loading, being replaced, or draining; try again
+    ├── EngineOverloaded          503  the request did not begin in time; try again
     └── StoreUnavailable          503  the database does not answer; try again
 
 It owns the error object of the protocol. A message never quotes what a client wrote in its messages.
 """
 
+import math
 from typing import ClassVar
 
 import msgspec
@@ -27,7 +30,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ExceptionHandler
 
-from engine.errors import EngineDied, EngineError, EngineStopping, RequestRefused
+from engine.errors import EngineDied, EngineError, EngineStopping, QueueFull, RequestRefused, WaitedTooLong
 from gateway.record import record_of
 
 __all__ = [
@@ -35,6 +38,7 @@ __all__ = [
     "ClientGone",
     "Conflict",
     "ContextTooLong",
+    "EngineOverloaded",
     "EngineUnavailable",
     "Forbidden",
     "GatewayError",
@@ -44,6 +48,7 @@ __all__ = [
     "NotFound",
     "RequestTimeout",
     "StoreUnavailable",
+    "TooManyRequests",
     "Unauthorized",
     "UnsupportedMediaType",
     "error_body",
@@ -129,6 +134,16 @@ class UnsupportedMediaType(GatewayError):
     default_code = "unsupported_media_type"
 
 
+class TooManyRequests(GatewayError):
+    status = 429
+    type = "requests"  # the protocol's word for which limit it was
+    default_code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, retry_after_seconds: float) -> None:
+        super().__init__(message)
+        self.headers["retry-after"] = _whole_seconds(retry_after_seconds)
+
+
 class ClientGone(GatewayError):
     status = 499
     type = "invalid_request_error"
@@ -148,6 +163,15 @@ class EngineUnavailable(GatewayError):
         self.headers["retry-after"] = str(retry_after_seconds)
 
 
+class EngineOverloaded(GatewayError):
+    status = 503
+    default_code = "engine_overloaded"
+
+    def __init__(self, message: str, *, retry_after_seconds: float) -> None:
+        super().__init__(message)
+        self.headers["retry-after"] = _whole_seconds(retry_after_seconds)
+
+
 class StoreUnavailable(GatewayError):
     status = 503
     default_code = "store_unavailable"
@@ -157,11 +181,25 @@ class StoreUnavailable(GatewayError):
         self.headers["retry-after"] = "2"
 
 
+def _whole_seconds(seconds: float) -> str:
+    return str(max(1, math.ceil(seconds)))
+
+
 def from_engine(error: EngineError) -> GatewayError:
     """The gateway's word for an engine's failure."""
     match error:
         case RequestRefused():
             return InvalidRequest(str(error), code="request_refused")
+        case QueueFull():
+            return TooManyRequests(
+                "Too many of your requests wait already; send this one again when some of them have ended.",
+                retry_after_seconds=error.retry_after,
+            )
+        case WaitedTooLong():
+            return EngineOverloaded(
+                "The request waited as long as requests may and did not begin; send it again later.",
+                retry_after_seconds=error.retry_after,
+            )
         case EngineStopping():
             return EngineUnavailable("The server is shutting down; send the request again later.")
         case EngineDied():

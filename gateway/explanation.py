@@ -14,7 +14,7 @@ from gateway.rendering import ChatRenderer, num_common
 from gateway.wire.cache_answers import CacheExplanation, PartedAt, TierTokens, has_parted
 from gateway.wire.messages import Message
 
-__all__ = ["Explainer"]
+__all__ = ["Explainer", "explain_plain"]
 
 _HINTS: Mapping[MissReason, str] = {
     "none": "All of the prompt was found but what must always be computed, its last token.",
@@ -41,23 +41,11 @@ class Explainer:
         self, report: CacheReport, prompt: Prompt, messages: Sequence[Message], namespace: bytes
     ) -> CacheExplanation:
         """The report in the client's words. `messages` are those that the prompt was rendered from."""
-        return CacheExplanation(
-            tokens=TierTokens.of(report),
-            computed=report.num_computed_tokens,
-            copied_blocks=report.num_copied_blocks,
-            parted_at=await self._parted_at(report, prompt, messages, namespace),
-            reason=report.reason,
-            hint=_HINTS[report.reason],
-        )
-
-    async def _parted_at(
-        self, report: CacheReport, prompt: Prompt, messages: Sequence[Message], namespace: bytes
-    ) -> PartedAt | None:
-        token = report.parted_at
         if not has_parted(report):
-            return None
+            return _explanation(report, None)
+        token = report.parted_at
         message = await asyncio.to_thread(self._message_at, token, prompt, messages, namespace)
-        return PartedAt(token=token, message=message)
+        return _explanation(report, PartedAt(token=token, message=message))
 
     def _message_at(
         self, token: int, prompt: Prompt, messages: Sequence[Message], namespace: bytes
@@ -81,3 +69,20 @@ class Explainer:
         except ValueError:
             return 0
         return num_common(part.ids, prompt.ids)
+
+
+async def explain_plain(report: CacheReport) -> CacheExplanation:
+    """The report of a prompt that has no messages, in the client's words."""
+    parted_at = PartedAt(token=report.parted_at, message=None) if has_parted(report) else None
+    return _explanation(report, parted_at)
+
+
+def _explanation(report: CacheReport, parted_at: PartedAt | None) -> CacheExplanation:
+    return CacheExplanation(
+        tokens=TierTokens.of(report),
+        computed=report.num_computed_tokens,
+        copied_blocks=report.num_copied_blocks,
+        parted_at=parted_at,
+        reason=report.reason,
+        hint=_HINTS[report.reason],
+    )

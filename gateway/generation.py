@@ -1,119 +1,89 @@
-"""One request for text on its way through the engine.
+"""The choices of one prompt as they grow, from the engine's events to the pieces that are told.
 
-It runs the engine's generator, feeds each choice, ends a choice at a stop string, remembers finished
-answers for the next turn, and keeps the request's record. Closing `pieces` closes the engine's generator,
-which aborts what still runs. The last piece comes only when what must be kept of the answer is stored.
+It owns the order in which things are told: the prompt first where it is echoed, and its log-probabilities
+before any answer. It speaks to nobody, so what serves HTTP and what serves a script use it alike.
 """
 
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.cache_messages import CacheReport
-from engine.errors import EngineDied
-from engine.messages import Submit, TokenEvent
-from gateway.choice import Choice, Piece
-from gateway.conversation.prompt import Prompt
-from gateway.record import RequestRecord
-from gateway.services import Services
-from gateway.sessions.turn import Turn
-from gateway.wire.cache_answers import CacheExplanation
-from gateway.wire.chat_response import PromptTokensDetails, Usage
+import msgspec
 
-__all__ = ["Explain", "Generation"]
+from engine.messages import Submit, TokenEvent, TokenLogprob
+from gateway.choice import Choice, Piece, ToldToken
 
-Explain = Callable[[CacheReport], Awaitable[CacheExplanation]]
+__all__ = ["Echo", "Generation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Echo:
+    """The prompt's text, told before every answer to it."""
+
+    text: str
+    offsets: Sequence[int]  # of each token of the prompt, in characters of the text
+    with_logprobs: bool
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Generation:
-    """The choices of one request, and what they cost."""
+    """One prompt and its choices. Fed with events until every choice is finished."""
 
-    services: Services
     submit: Submit
-    prompt: Prompt
-    record: RequestRecord
+    prompt_ids: "array[int]"
     choices: list[Choice]
-    created: int  # seconds since 1970
-    turn: Turn | None = None  # of the session that the answer belongs to
-    explain: Explain | None = None  # given when the client wants to be told
-    cache: CacheExplanation | None = None  # what it is told; there with the last piece
-    _last_tokens: dict[int, float] = field(default_factory=dict)
-
-    async def pieces(self) -> AsyncGenerator[Piece]:
-        """Every piece of every choice as it comes. Raises what the engine raises, and what storing the turn
-        raises.
-        """
-        self.record.outcome = "aborted"  # unless it comes to its end
-        try:
-            async with aclosing(self.services.engine.generate(self.submit)) as events:
-                async for event in events:
-                    choice = self.choices[event.choice]
-                    if choice.is_finished:
-                        continue  # drawn before the abort arrived
-                    self._note(event)
-                    piece = choice.push(event)
-                    if choice.is_finished:
-                        self._finish(choice)
-                    is_last = all(each.is_finished for each in self.choices)
-                    if is_last:
-                        await self._settle()
-                    yield piece
-                    if is_last:
-                        break
-                else:
-                    raise EngineDied("the engine left a choice without an end")
-        finally:
-            # the engine was told to abort what still ran, so what is forgotten now is not held any more
-            if self.turn is not None:
-                self.turn.abandon(self.prompt.ids, self.choices[0].token_ids)
+    echo: Echo | None = None
+    scores_only: bool = False  # the engine draws a token because it must, and nobody hears of it
+    num_cached_tokens: int = 0
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # from the second token on
+    _waiting: list[TokenEvent] = field(default_factory=list)  # until the prompt can be told
+    _is_echoed: bool = False
 
     @property
-    def usage(self) -> Usage:
-        """What was used so far."""
-        num_prompt_tokens = len(self.prompt.ids)
-        num_completion_tokens = sum(len(choice.token_ids) for choice in self.choices)
-        return Usage(
-            prompt_tokens=num_prompt_tokens,
-            completion_tokens=num_completion_tokens,
-            total_tokens=num_prompt_tokens + num_completion_tokens,
-            prompt_tokens_details=PromptTokensDetails(self.record.cached_tokens),
-        )
+    def is_finished(self) -> bool:
+        """Whether every choice is."""
+        return all(choice.is_finished for choice in self.choices)
 
-    async def _settle(self) -> None:
-        """Do what must be done before the client hears of the end."""
-        if self.explain is not None and self.record.cache is not None:
-            self.cache = await self.explain(self.record.cache)
-        if self.turn is not None:
-            (answer,) = self.choices
-            await self.turn.finish(self.prompt.ids, answer.text, answer.token_ids)
+    @property
+    def num_drawn(self) -> int:
+        """Tokens of all choices so far."""
+        return sum(len(choice.token_ids) for choice in self.choices)
 
-    def _note(self, event: TokenEvent) -> None:
-        now = time.monotonic()
-        if event.cache is not None and event.choice == 0:
-            self.record.cache = event.cache
-        self.record.cached_tokens = event.num_cached_tokens
-        if self.record.first_token is None:
-            self.record.first_token = now
-        if not event.token_ids:
-            return
-        self.record.completion_tokens += len(event.token_ids)
-        before = self._last_tokens.get(event.choice)
-        if before is not None:
-            self.services.metrics.inter_token.observe((now - before) / len(event.token_ids))
-        self._last_tokens[event.choice] = now
+    def push(self, event: TokenEvent) -> list[Piece]:
+        """Take the next event. Mutates; what is told of choices that have just finished says so."""
+        self.num_cached_tokens = event.num_cached_tokens
+        self.prompt_logprobs += event.prompt_logprobs or ()
+        self._waiting.append(event)
+        if not self._can_tell:
+            return []
+        pieces = self._echoes()
+        events, self._waiting = self._waiting, []
+        for each in events:
+            choice = self.choices[each.choice]
+            if not choice.is_finished:  # else it was drawn before the abort arrived
+                pieces.append(choice.push(_without_draw(each) if self.scores_only else each))
+        return pieces
 
-    def _finish(self, choice: Choice) -> None:
-        """Mutates the record, before the last piece is told: whoever reads it may stop there."""
-        assert choice.finish_reason is not None, "a choice ends with a reason"
-        self.services.metrics.choices.labels(choice.finish_reason).inc()
-        if choice.index == 0:
-            self.record.finish_reason = choice.finish_reason
-        if choice.hit_stop_string:
-            self.services.engine.abort(self.submit.request_id, choice.index)
-        # an answer whose text was cut is told apart there: its ids say more than was sent
-        self.services.prompts.record(self.prompt, choice.text, choice.token_ids)
-        if all(each.is_finished for each in self.choices):
-            self.record.outcome = "completed"
-            self.record.completion_tokens = self.usage.completion_tokens
+    @property
+    def _can_tell(self) -> bool:
+        if self.echo is None or not self.echo.with_logprobs:
+            return True
+        return len(self.prompt_logprobs) >= len(self.prompt_ids) - 1
+
+    def _echoes(self) -> list[Piece]:
+        if self.echo is None or self._is_echoed:
+            return []
+        self._is_echoed = True
+        told = self._prompt_tokens(self.echo) if self.echo.with_logprobs else []
+        return [Piece(choice.index, self.echo.text, told) for choice in self.choices]
+
+    def _prompt_tokens(self, echo: Echo) -> list[ToldToken]:
+        values = [None, *self.prompt_logprobs]
+        return [ToldToken(*each) for each in zip(self.prompt_ids, echo.offsets, values, strict=True)]
+
+
+def _without_draw(event: TokenEvent) -> TokenEvent:
+    is_over = event.finish_reason is not None
+    return msgspec.structs.replace(
+        event, token_ids=[], logprobs=None, finish_reason="length" if is_over else None, stop_token_id=None
+    )

@@ -7,7 +7,7 @@ replaced. An engine's memory dies with it; the rows stay.
 import asyncio
 import secrets
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -102,7 +102,7 @@ class SharedPrefixes:
             sampling=SamplingParams(max_tokens=1, temperature=0.0),
             namespace=SHARED,
         )
-        async with aclosing(self._engine.generate(submit)) as events:
+        with closing(await self._engine.start([submit])) as events:
             async for _event in events:
                 pass  # the answer is not wanted; its prompt is
         pinned = await self._engine.pin(prefix.id, SHARED, ids, None)

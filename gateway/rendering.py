@@ -27,8 +27,6 @@ class ChatRenderer:
 
     def __init__(self, prompts: Prompts) -> None:
         self.prompts = prompts
-        tokenizer = prompts.tokenizer
-        self._max_token_bytes = max(len(tokenizer.decode_bytes(each)) for each in range(tokenizer.vocab_size))
 
     async def render(
         self,
@@ -99,7 +97,7 @@ class ChatRenderer:
 
     def is_hopeless(self, messages: Sequence[Message], limit: int) -> bool:
         """Whether text cannot fit into `limit` tokens, of which each message takes one beside its text's."""
-        return num_characters(messages) // self._max_token_bytes + len(messages) >= limit
+        return num_characters(messages) // self.prompts.max_token_bytes + len(messages) >= limit
 
 
 def num_characters(messages: Sequence[Message]) -> int:

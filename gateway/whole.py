@@ -1,4 +1,4 @@
-"""A generation as one answer, for clients that do not stream.
+"""A reply as one answer, for clients that do not stream.
 
 While the answer grows the connection is watched; when the client leaves, the work is cancelled, which
 aborts the request.
@@ -6,7 +6,7 @@ aborts the request.
 
 import asyncio
 from collections.abc import Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from typing import TypeVar
 
 import msgspec
@@ -17,51 +17,62 @@ from starlette.responses import Response
 from gateway.choice import Choice
 from gateway.errors import ClientGone
 from gateway.generation import Generation
-from gateway.wire.chat_response import ChatChoice, ChatCompletion, ChatMessage, ChoiceLogprobs, LogprobEntry
+from gateway.reply import Reply
+from gateway.wire.form import Form, Told
+from gateway.wire.logprobs import PromptLogprobs, prompt_logprobs
 
 __all__ = ["whole_answer"]
 
 T = TypeVar("T")
 
 
-async def whole_answer(request: Request, generation: Generation, *, with_logprobs: bool) -> Response:
-    """Collect the answer. Raises what the engine raises, what storing a turn raises, and ClientGone."""
-    completion = await _unless_gone(request, _collect(generation, with_logprobs=with_logprobs))
-    return Response(msgspec.json.encode(completion), media_type="application/json")
+async def whole_answer(
+    request: Request, reply: Reply, form: Form, *, num_best: int | None = None, num_prompt_top: int | None
+) -> Response:
+    """Run a reply to its end. `num_best` is how many choices of each prompt are told, the likeliest first;
+    None is all as they are. `num_prompt_top` is None when nobody asked for log-probabilities of prompts.
+
+    Raises what the engine raises, what storing a turn raises, and ClientGone.
+    """
+    with closing(reply):
+        told = await _unless_gone(request, _collect(reply))
+    answers: list[Told] = []
+    for generation in reply.generations:
+        of_prompt = _prompt_logprobs(reply, generation, num_prompt_top)
+        for choice in _best(generation, num_best):
+            answer = told[choice.index]
+            answer.index, answer.prompt_logprobs = len(answers), of_prompt
+            answers.append(answer)
+    whole = form.whole(answers, reply.usage, UNSET if reply.cache is None else reply.cache)
+    return Response(msgspec.json.encode(whole), media_type="application/json")
 
 
-async def _collect(generation: Generation, *, with_logprobs: bool) -> ChatCompletion:
-    entries: list[list[LogprobEntry]] = [[] for _ in generation.choices]
+async def _collect(reply: Reply) -> dict[int, Told]:
+    await reply.start()
+    told = {choice.index: Told(choice.index) for each in reply.generations for choice in each.choices}
     try:
-        async with aclosing(generation.pieces()) as pieces:
+        async with aclosing(reply.pieces()) as pieces:
             async for piece in pieces:
-                entries[piece.index].extend(piece.logprobs)
+                told[piece.index].add(piece)
     except Exception:
-        generation.record.outcome = "failed"
+        reply.record.outcome = "failed"
         raise
-    catalog = generation.services.catalog
-    return ChatCompletion(
-        id=generation.submit.request_id,
-        created=generation.created,
-        model=catalog.name,
-        choices=[
-            _chat_choice(choice, told if with_logprobs else None)
-            for choice, told in zip(generation.choices, entries, strict=True)
-        ],
-        usage=generation.usage,
-        system_fingerprint=catalog.system_fingerprint,
-        cache=UNSET if generation.cache is None else generation.cache,
-    )
+    return told
 
 
-def _chat_choice(choice: Choice, entries: list[LogprobEntry] | None) -> ChatChoice:
-    assert choice.finish_reason is not None, "the generation has ended"
-    return ChatChoice(
-        index=choice.index,
-        message=ChatMessage(choice.text),
-        logprobs=None if entries is None else ChoiceLogprobs(entries),
-        finish_reason=choice.finish_reason,
-    )
+def _best(generation: Generation, num_best: int | None) -> list[Choice]:
+    choices = generation.choices
+    if num_best is None or num_best == len(choices):
+        return choices
+    # sorted is stable: of equal ones the first drawn is told
+    return sorted(choices, key=lambda choice: -choice.mean_logprob)[:num_best]
+
+
+def _prompt_logprobs(reply: Reply, generation: Generation, num_top: int | None) -> PromptLogprobs | None:
+    if num_top is None:
+        return None
+    spelling = reply.services.prompts.spelling
+    return prompt_logprobs(spelling, generation.prompt_ids, generation.prompt_logprobs, num_top)
 
 
 async def _unless_gone(request: Request, work: Coroutine[None, None, T]) -> T:

@@ -18,7 +18,8 @@ from engine.cache_messages import (
     TierUse,
 )
 from engine.errors import EngineDied, EngineStopping
-from engine.messages import EngineInfo, EngineStats, FinishReason, Submit, TokenEvent, TokenLogprob
+from engine.messages import EngineInfo, EngineStats, Submit
+from tests.scripted_events import Script, ScriptedEvents
 
 __all__ = ["ByteTokenizer", "CacheCall", "Script", "ScriptedEngine", "engine_info"]
 
@@ -51,16 +52,6 @@ class ByteTokenizer:
         return self._pieces.index(data)
 
 
-@dataclass(slots=True)
-class Script:
-    """What one choice says, a token a step, and how it ends."""
-
-    token_ids: Sequence[int]
-    finish_reason: FinishReason = "stop"
-    fail_after: int | None = None  # tokens; then `failure` is raised
-    stall_after: int | None = None  # tokens; then nothing more comes
-
-
 def engine_info(max_request_tokens: int = 4096) -> EngineInfo:
     """An engine's facts for tests."""
     return EngineInfo(
@@ -89,7 +80,8 @@ class CacheCall:
 
 @dataclass(slots=True, eq=False)
 class ScriptedEngine:
-    """Implements `engine.client.Engine`. Choice i follows `scripts[i]`; further ones follow the last.
+    """Implements `engine.client.Engine`. Choice i follows `scripts[i]`, counted over all prompts of a
+    request; further ones follow the last. A token's log-probability is `logprob`, or what `logprobs` says.
 
     Of the cache it says what a test writes into `tiers`, `moved`, `pinned`, `page` and `events`, and raises
     `cache_failure` instead if there is one.
@@ -100,10 +92,12 @@ class ScriptedEngine:
     is_ready: bool = True
     step_seconds: float = 0.0
     num_cached_tokens: int = 0
+    refusal: Exception | None = None  # of whatever is submitted
     failure: Exception = field(default_factory=lambda: EngineStopping("stopping"))
     submits: list[Submit] = field(default_factory=list)
     aborts: list[tuple[str, int | None]] = field(default_factory=list)
     logprob: float = -0.5
+    logprobs: dict[int, float] = field(default_factory=dict)
     num_running: int = 0
     num_aborted: int = 0
     report: CacheReport | None = None  # on the first event of every choice
@@ -117,29 +111,16 @@ class ScriptedEngine:
     cache_calls: list[CacheCall] = field(default_factory=list)
     _closed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def generate(self, submit: Submit) -> AsyncGenerator[TokenEvent]:
-        """One step emits the next token of every choice that still speaks."""
-        self.submits.append(submit)
-        self.num_running += submit.num_choices
-        waiting = set(range(submit.num_choices))
-        try:
-            step = 0
-            while waiting:
-                await asyncio.sleep(self.step_seconds)
-                for choice in sorted(waiting):
-                    # an abort arrives late: the step that runs still speaks
-                    is_aborted = (submit.request_id, choice) in self.aborts
-                    event = await self._event(submit, choice, step)
-                    if is_aborted or event.finish_reason is not None:
-                        self._end(waiting, choice, aborted=is_aborted)
-                    yield event
-                step += 1
-        finally:
-            for choice in list(waiting):
-                self._end(waiting, choice, aborted=True)
+    async def start(self, submits: Sequence[Submit]) -> ScriptedEvents:
+        """Accepts all, or raises `refusal` in place of the last one's acceptance."""
+        self.submits += submits
+        await asyncio.sleep(0)
+        if self.refusal is not None:
+            raise self.refusal
+        return ScriptedEvents(self, submits)
 
     def abort(self, request_id: str, choice: int | None = None) -> None:
-        """Remembered; `generate` acts on it at its next step."""
+        """Remembered; the events act on it at their next step."""
         self.aborts.append((request_id, choice))
 
     async def locate(self, namespace: bytes, tokens: bytes) -> Residency:
@@ -185,6 +166,10 @@ class ScriptedEngine:
             await self._closed.wait()
         raise EngineDied("the engine ended")
 
+    async def wait_until_closed(self) -> None:
+        """Returns when `close` was called."""
+        await self._closed.wait()
+
     def calls_of(self, name: str) -> list[CacheCall]:
         """What was asked by one method, in order."""
         return [call for call in self.cache_calls if call.name == name]
@@ -226,41 +211,6 @@ class ScriptedEngine:
         self.cache_calls.append(CacheCall(method, arguments))
         if self.cache_failure is not None:
             raise self.cache_failure
-
-    def _end(self, waiting: set[int], choice: int, *, aborted: bool) -> None:
-        waiting.discard(choice)
-        self.num_running -= 1
-        self.num_aborted += aborted
-
-    async def _event(self, submit: Submit, choice: int, step: int) -> TokenEvent:
-        script = self.scripts[min(choice, len(self.scripts) - 1)]
-        if step == script.stall_after:
-            await self._closed.wait()
-            raise EngineStopping("closed")
-        if step == script.fail_after:
-            raise self.failure
-        token_ids = list(script.token_ids[step : step + 1])
-        sampling = submit.sampling
-        is_cut = step + 1 >= sampling.max_tokens
-        is_over = step + 1 > len(script.token_ids) or (
-            script.finish_reason == "length" and step + 1 == len(script.token_ids)
-        )
-        return TokenEvent(
-            request_id=submit.request_id,
-            choice=choice,
-            token_ids=token_ids,
-            logprobs=None
-            if sampling.logprobs is None
-            else [self._logprob(each, sampling.logprobs) for each in token_ids],
-            finish_reason=script.finish_reason if is_over else ("length" if is_cut else None),
-            num_cached_tokens=self.num_cached_tokens,
-            cache=self.report if step == 0 else None,
-        )
-
-    def _logprob(self, token_id: int, num_top: int) -> TokenLogprob:
-        return TokenLogprob(
-            self.logprob, [(token_id + place, self.logprob - place) for place in range(num_top)]
-        )
 
 
 def _moved() -> Moved:

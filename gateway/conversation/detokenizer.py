@@ -6,11 +6,13 @@ is dropped, streamed or not.
 """
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gateway.conversation.tokenizer import Tokenizer
 
 __all__ = ["Detokenizer", "detokenize"]
+
+_MAX_PENDING = 16  # tokens, some without bytes, that may end in an unfinished character
 
 
 class Detokenizer:
@@ -29,21 +31,11 @@ class Detokenizer:
         self._decoder.reset()
         return ""
 
-    def token_bytes(self, token_id: int) -> bytes:
-        """A token as log-probabilities name it: its bytes, or the spelling of a control token."""
-        data = self._tokenizer.decode_bytes(token_id)
-        if data:
-            return data
-        special = self._tokenizer.special_tokens.items()
-        return next((spelling.encode() for spelling, special_id in special if special_id == token_id), b"")
-
-    def token_text(self, token_id: int) -> str:
-        r"""The same as text; `bytes:\xe2\x82` where the bytes alone are none."""
-        data = self.token_bytes(token_id)
-        try:
-            return data.decode()
-        except UnicodeDecodeError:
-            return "bytes:" + "".join([f"\\x{byte:02x}" for byte in data])
+    def prime(self, ids: Sequence[int]) -> None:
+        """Begin in the middle: what follows continues these ids, whose own text is not told."""
+        # a character has four bytes at most, so what came earlier is complete
+        for token_id in ids[-_MAX_PENDING:]:
+            self.push(token_id)
 
 
 def detokenize(tokenizer: Tokenizer, ids: Iterable[int]) -> str:

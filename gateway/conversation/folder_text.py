@@ -40,7 +40,8 @@ def read_folder(folder: Path) -> TextModel:
     tokenizer_file = folder / "tokenizer.json"
     if not tokenizer_file.is_file():
         raise TokenizerUnsupported(f"{folder} holds no tokenizer.json")
-    tokenizer = tokenizer_of_json(_object(tokenizer_file))
+    data = _object(tokenizer_file)
+    tokenizer = tokenizer_of_json(data)
     config = _object(folder / "tokenizer_config.json")
     template = template_or_default(
         _template(folder, config),
@@ -52,7 +53,10 @@ def read_folder(folder: Path) -> TextModel:
         *_ids(_object(folder / "config.json").get("eos_token_id")),
         tokenizer.special_tokens.get(_spelling(config.get("eos_token"))),
     ]
-    return TextModel(tokenizer, template, end_token_ids(tokenizer.special_tokens, declared))
+    special = tokenizer.special_tokens
+    return TextModel(
+        tokenizer, template, end_token_ids(special, declared), _bos_token_id(data, config, special)
+    )
 
 
 def tokenizer_of_json(data: Mapping[str, Any]) -> Tokenizer:
@@ -94,6 +98,24 @@ def _byte_level(
         pattern=pattern,
         compose=normalizer == "NFC",
     )
+
+
+def _bos_token_id(
+    data: Mapping[str, Any], config: Mapping[str, Any], special: Mapping[str, int]
+) -> int | None:
+    """What the tokenizer puts before every text: as its own file's last stage says, unless the settings say
+    otherwise.
+    """
+    if isinstance(config.get("add_bos_token"), bool):
+        return special.get(_spelling(config.get("bos_token"))) if config["add_bos_token"] else None
+    stage = data.get("post_processor") or {}
+    for part in stage.get("processors") or [stage]:
+        first: Mapping[str, Any] = (
+            next(iter(part.get("single") or ()), {}) if part.get("type") == "TemplateProcessing" else {}
+        )
+        if "SpecialToken" in first:
+            return special.get(first["SpecialToken"]["id"])
+    return None
 
 
 def _template(folder: Path, config: Mapping[str, Any]) -> str | None:

@@ -51,7 +51,9 @@ def text_of_metadata(metadata: Mapping[str, Any]) -> TextModel:
         eos_token=_spelling(metadata, "eos_token_id"),
     )
     declared = [metadata.get(_KEYS + key) for key in _END_KEYS]
-    return TextModel(tokenizer, template, end_token_ids(tokenizer.special_tokens, declared))
+    return TextModel(
+        tokenizer, template, end_token_ids(tokenizer.special_tokens, declared), _bos_token_id(metadata)
+    )
 
 
 def _tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
@@ -103,6 +105,13 @@ def _special(metadata: Mapping[str, Any]) -> tuple[dict[str, int], frozenset[int
 
 def _kinds(metadata: Mapping[str, Any]) -> list[int]:
     return list(metadata.get(_KEYS + "token_type") or [_Kind.NORMAL] * len(metadata[_KEYS + "tokens"]))
+
+
+def _bos_token_id(metadata: Mapping[str, Any]) -> int | None:
+    # a file that does not say is read as llama.cpp reads it: SentencePiece vocabularies add one
+    is_added = metadata.get(_KEYS + "add_bos_token", metadata.get(_KEYS + "model") == "llama")
+    token_id = metadata.get(_KEYS + "bos_token_id")
+    return token_id if is_added and token_id is not None else None
 
 
 def _spelling(metadata: Mapping[str, Any], key: str) -> str:

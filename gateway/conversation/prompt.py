@@ -16,7 +16,9 @@ from gateway.conversation.messages import Message
 from gateway.conversation.model_text import load_model_text
 from gateway.conversation.renderer import Renderer
 from gateway.conversation.runs import Rendering
+from gateway.conversation.spelling import Spelling
 from gateway.conversation.text_model import TextModel
+from gateway.conversation.tokenizer import Tokenizer
 from gateway.conversation.transcript import Transcripts
 
 __all__ = ["Prompt", "Prompts", "load_prompts"]
@@ -41,6 +43,9 @@ class Prompts:
         self.tokenizer = model.tokenizer
         self.end_token_ids = model.end_token_ids  # drawing one ends an answer
         self.vocab_size = model.tokenizer.vocab_size
+        self.spelling = Spelling(model.tokenizer)
+        self.max_token_bytes = _max_token_bytes(model.tokenizer)  # of any token
+        self._start = () if model.bos_token_id is None else (model.bos_token_id,)
         self._renderer = Renderer(model.template, model.tokenizer)
         self._transcripts = Transcripts(model.tokenizer, max_bytes=transcript_bytes)
         self._opening = self._find_opening()
@@ -68,6 +73,14 @@ class Prompts:
         )
         answers = self._answers(rendering, messages, drawn or {}, tenant, now)
         return Prompt(self._transcripts.encode(tenant, rendering, answers), rendering, tenant)
+
+    def encode(self, text: str) -> "array[int]":
+        """Plain text as a prompt of its own, typecode "i": no template, and spellings of special tokens are
+        ordinary characters. The beginning-of-text token stands first where the model's tokenizer adds one.
+
+        Work grows with the length of the text: a long one belongs in a thread.
+        """
+        return array("i", [*self._start, *self.tokenizer.encode(text)])
 
     def record(self, prompt: Prompt, text: str, ids: Sequence[int]) -> bool:
         """Remember a finished answer: the text that the client was sent, and the ids that were drawn, without
@@ -122,6 +135,10 @@ class Prompts:
             if self._transcripts.knows(tenant, rendering, text):
                 return
             self._transcripts.record(tenant, rendering, text=text, ids=array("i", drawn[place]))
+
+
+def _max_token_bytes(tokenizer: Tokenizer) -> int:
+    return max(len(tokenizer.decode_bytes(each)) for each in range(tokenizer.vocab_size))
 
 
 def load_prompts(model_path: Path, *, transcript_bytes: int = 64 << 20) -> Prompts:

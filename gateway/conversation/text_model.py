@@ -28,6 +28,7 @@ class TextModel:
     tokenizer: Tokenizer
     template: ChatTemplate
     end_token_ids: tuple[int, ...]  # drawing one ends an answer; ascending
+    bos_token_id: int | None = None  # stands before a text that no template renders
 
 
 def end_token_ids(special: Mapping[str, int], declared: Iterable[int | None]) -> tuple[int, ...]:

@@ -14,29 +14,27 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine.messages import Submit
-from gateway.auth import principal_of
 from gateway.choice import Choice
-from gateway.conversation.stop import StopMatcher, StopStrings
 from gateway.conversation.volatile import VolatileWatch
-from gateway.errors import ContextTooLong, InvalidRequest
+from gateway.errors import ContextTooLong
 from gateway.events import Pace
 from gateway.explanation import Explainer
 from gateway.generation import Generation
+from gateway.intake import Intake
 from gateway.journal import Journal
-from gateway.prefix_trace import trace_of
-from gateway.record import RequestRecord, record_of
+from gateway.record import RequestRecord
 from gateway.rendering import ChatRenderer
+from gateway.reply import Reply
 from gateway.services import Services
 from gateway.sessions.service import Sessions
 from gateway.sessions.turn import Turn
 from gateway.streaming import event_stream
 from gateway.whole import whole_answer
-from gateway.wire.body import require_json
+from gateway.wire.chat_form import ChatForm
 from gateway.wire.chat_request import ChatRequest
 from gateway.wire.messages import Message
 from gateway.wire.parse import ParsedChat, parse_chat_request
-from gateway.wire.sampling import answer_limit, to_sampling_params
+from gateway.wire.sampling import check_told
 
 __all__ = ["ChatRoute"]
 
@@ -48,72 +46,65 @@ class ChatRoute:
         self,
         services: Services,
         *,
+        intake: Intake,
         renderer: ChatRenderer,
         sessions: Sessions,
         journal: Journal,
         pace: Pace,
-        keeps_trace: bool,
     ) -> None:
         self.services = services
+        self.intake = intake
         self.renderer = renderer
         self.explainer = Explainer(renderer)
         self.sessions = sessions
         self.journal = journal
         self.watch = VolatileWatch()
         self.pace = pace
-        self.keeps_trace = keeps_trace
 
     async def create(self, request: Request) -> Response:
         """Answer a chat request, whole or as a stream."""
-        record = record_of(request)
-        self.services.metrics.begin(record)
-        record.tenant = principal_of(request).tenant
-        self.services.lifecycle.require_serving()
-        require_json(request.headers.get("content-type", ""))
-        parsed = self._parse(await request.body())
+        record = self.intake.admit(request)
+        parsed = parse_chat_request(await request.body())
         chat = parsed.chat
+        self.intake.accept(chat, parsed.num_unknown)
         with ExitStack() as held:
-            turn = await self._turn(record.tenant, parsed, held)
+            turn = await self._turn(record, parsed, held)
             try:
-                generation = await self._prepare(chat, turn, record)
+                reply = await self._reply(chat, turn, record)
             except ContextTooLong as refusal:
                 raise refusal if turn is None else await self.sessions.too_long(turn, refusal) from None
-            if not chat.stream:
-                return await whole_answer(request, generation, with_logprobs=bool(chat.logprobs))
-            return event_stream(
-                generation,
+            form = ChatForm(
+                self.intake.head(reply),
+                self.services.prompts.spelling,
+                num_top=chat.num_told,
                 with_usage=chat.wants_usage_chunk,
-                pace=self.pace,
-                held=held.pop_all(),
+            )
+            if not chat.stream:
+                return await whole_answer(request, reply, form, num_prompt_top=chat.prompt_logprobs)
+            return await event_stream(
+                reply, form, with_usage=chat.wants_usage_chunk, pace=self.pace, held=held
             )
 
-    def _parse(self, body: bytes) -> ParsedChat:
-        parsed = parse_chat_request(body)
-        self.services.metrics.unknown_fields.inc(parsed.num_unknown)
-        self.services.catalog.require(parsed.chat.model)
-        self.services.require_engine()
-        return parsed
-
-    async def _turn(self, tenant: str, parsed: ParsedChat, held: ExitStack) -> Turn | None:
+    async def _turn(self, record: RequestRecord, parsed: ParsedChat, held: ExitStack) -> Turn | None:
         """The session's next turn, if the request names a session; `held` lets it go."""
         session_id = parsed.chat.session_id
         if session_id is None:
             return None
         model = self.services.catalog.name
-        turn = await self.sessions.begin_turn(tenant, session_id, model, parsed.messages)
+        assert record.tenant is not None, "the request has been let in"
+        turn = await self.sessions.begin_turn(record.tenant, session_id, model, parsed.messages)
         held.enter_context(turn.hold)
         return turn
 
-    async def _prepare(self, chat: ChatRequest, turn: Turn | None, record: RequestRecord) -> Generation:
+    async def _reply(self, chat: ChatRequest, turn: Turn | None, record: RequestRecord) -> Reply:
         """Render, check, and bind everything that the engine needs. Submits nothing."""
         services = self.services
         assert record.tenant is not None, "the request has been let in"
-        info = services.engine.info
         messages = chat.messages if turn is None else turn.messages
         namespace = (
             services.namespaces.of(record.tenant, chat.cache_salt) if turn is None else turn.session.namespace
         )
-        self.renderer.refuse_hopeless_length(messages, info.max_request_tokens)
+        self.renderer.refuse_hopeless_length(messages, services.engine.info.max_request_tokens)
         prompt = await self.renderer.render(
             messages,
             namespace,
@@ -121,42 +112,35 @@ class ChatRoute:
             continue_final_message=bool(chat.continue_final_message),
             drawn=None if turn is None else turn.history.drawn,
         )
-        if not prompt.ids:
-            raise InvalidRequest("The messages render to an empty prompt; send some text.", param="messages")
-        sampling = to_sampling_params(
+        check_told(chat, len(prompt.ids))
+        completion_id = f"chatcmpl-{secrets.token_hex(12)}"
+        submit = self.intake.submit(
             chat,
-            max_tokens=answer_limit(chat, info, len(prompt.ids)),
-            vocab_size=info.vocab_size,
-            end_token_ids=services.prompts.end_token_ids,
-            fresh_seed=lambda: secrets.randbits(64),
-        )
-        submit = Submit(
-            request_id=f"chatcmpl-{secrets.token_hex(12)}",
-            prompt=prompt.ids.tobytes(),
-            sampling=sampling,
+            prompt.ids.tobytes(),
+            request_id=completion_id,
             namespace=namespace,
-            num_choices=chat.num_choices,
-            is_side=chat.cache_hints.is_side,
+            prompt_field="messages",
             persists=turn is not None,
-            priority=chat.cache_hints.engine_priority,
         )
-        record.model, record.completion_id = services.catalog.name, submit.request_id
-        record.prompt_tokens = len(prompt.ids)
-        if not submit.is_side:
-            if self.keeps_trace:
-                record.prefix_trace = trace_of(namespace, submit.prompt, info.block_size)
-            self._watch(record.tenant, messages)
         explain = partial(self.explainer.explain, prompt=prompt, messages=messages, namespace=namespace)
-        return Generation(
+
+        def remember(choice: Choice) -> None:
+            services.prompts.record(prompt, choice.text, choice.token_ids)
+
+        reply = Reply(
             services=services,
-            submit=submit,
-            prompt=prompt,
             record=record,
-            choices=self._choices(chat),
+            completion_id=completion_id,
+            generations=[Generation(submit=submit, prompt_ids=prompt.ids, choices=self.intake.choices(chat))],
             created=int(time.time()),
+            remember=remember,
             turn=turn,
             explain=explain if chat.cache_hints.explain else None,
         )
+        self.intake.note(reply)
+        if not submit.is_side:
+            self._watch(record.tenant, messages)
+        return reply
 
     def _watch(self, tenant: str, messages: Sequence[Message]) -> None:
         """Tell the operator of prompts that change a little at their beginning each time."""
@@ -174,15 +158,3 @@ class ChatRoute:
                 offset=finding.offset,
                 lost_characters=finding.num_lost_characters,
             )
-
-    def _choices(self, chat: ChatRequest) -> list[Choice]:
-        stops = StopStrings(chat.stop or ())
-        return [
-            Choice(
-                index,
-                self.services.prompts.detokenizer(),
-                StopMatcher(stops, bool(chat.include_stop_str_in_output)),
-                min_tokens=chat.min_tokens or 0,
-            )
-            for index in range(chat.num_choices)
-        ]

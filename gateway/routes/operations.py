@@ -19,6 +19,7 @@ __all__ = ["OperationsRoute"]
 _STATS_SECONDS = 2.0
 _ENDPOINTS = (
     "POST /v1/chat/completions",
+    "POST /v1/completions",
     "GET /v1/models",
     "GET /v1/models/{id}",
     "POST /v1/sessions",

@@ -19,7 +19,7 @@ from gateway.sessions.history import Histories, History
 from gateway.sessions.leftovers import Leftovers
 from gateway.sessions.line import SessionLine
 from gateway.sessions.turn import Turn
-from gateway.settings import ConversationSettings
+from gateway.setting_sections import ConversationSettings
 from gateway.store.sessions import NewMessage, Session, SessionStore
 from gateway.wire.stored import as_json
 

@@ -39,6 +39,10 @@ def _from_mode(value: object) -> object:
         if value not in ("read-only", "read-write"):
             raise PydanticCustomError("cache", "must be 'read-only', 'read-write' or an object")
         return {"mode": value}
+    if isinstance(value, dict):
+        for name in value:
+            if name not in CacheHints.model_fields:  # only the first of them is worth a complaint
+                raise PydanticCustomError("cache", "is not known here", {"path": name})
     if value is None or isinstance(value, dict):
         return value
     raise PydanticCustomError("cache", "must be 'read-only', 'read-write' or an object")

@@ -10,71 +10,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.wire.cache_answers import CacheExplanation
+from gateway.wire.form import FinishReason
+from gateway.wire.logprobs import ChoiceLogprobs, PromptLogprobs
+from gateway.wire.usage import Usage
 
-__all__ = [
-    "ChatChoice",
-    "ChatChunk",
-    "ChatCompletion",
-    "ChatMessage",
-    "ChoiceLogprobs",
-    "ChunkChoice",
-    "CompletionTokensDetails",
-    "Delta",
-    "LogprobEntry",
-    "PromptTokensDetails",
-    "TopLogprob",
-    "Usage",
-]
-
-FinishReason = Literal["stop", "length"]
-
-
-class TopLogprob(msgspec.Struct, frozen=True):
-    """One candidate at a token's place."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class LogprobEntry(msgspec.Struct, frozen=True):
-    """A generated token, and the best candidates at its place."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-    top_logprobs: list[TopLogprob]
-
-
-class ChoiceLogprobs(msgspec.Struct, frozen=True):
-    """One entry for each token whose text is told here."""
-
-    content: list[LogprobEntry]
-    refusal: None = None
-
-
-class PromptTokensDetails(msgspec.Struct, frozen=True):
-    """Where the prompt's tokens came from."""
-
-    cached_tokens: int
-
-
-class CompletionTokensDetails(msgspec.Struct, frozen=True):
-    """What the answer's tokens were spent on."""
-
-    reasoning_tokens: int = 0
-    accepted_prediction_tokens: int = 0
-    rejected_prediction_tokens: int = 0
-
-
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of a request: the prompt once, the answers summed."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-    completion_tokens_details: CompletionTokensDetails = CompletionTokensDetails()
+__all__ = ["ChatChoice", "ChatChunk", "ChatCompletion", "ChatMessage", "ChunkChoice", "Delta"]
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
@@ -104,6 +44,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET  # when asked for
     cache: CacheExplanation | UnsetType = UNSET  # when asked for
 
 

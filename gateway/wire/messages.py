@@ -6,7 +6,7 @@ concatenation says; an empty array is the empty string.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast
 from pydantic_core import PydanticCustomError
 
 __all__ = ["Message"]
@@ -44,7 +44,7 @@ class Message(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str | None, BeforeValidator(_joined_text)] = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Annotated[list[dict[str, Any]] | None, FailFast()] = None
     tool_call_id: str | None = None
 
     def for_template(self) -> dict[str, Any]:

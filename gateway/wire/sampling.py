@@ -1,4 +1,4 @@
-"""A chat request's wishes in the engine's words, with every default resolved.
+"""What a request for text wishes, in the engine's words, with every default resolved.
 
 What depends on the model is checked here: ids against the vocabulary, lengths against the context. A
 request without a seed gets one drawn from `fresh_seed`.
@@ -9,32 +9,56 @@ from collections.abc import Callable, Sequence
 from engine.messages import EngineInfo
 from engine.sequence import SamplingParams
 from gateway.errors import ContextTooLong, InvalidRequest
-from gateway.wire.chat_request import ChatRequest
+from gateway.wire.text_request import TextRequest
 
-__all__ = ["answer_limit", "to_sampling_params"]
+__all__ = ["MAX_PROMPT_LOGPROBS", "answer_limit", "check_told", "to_sampling_params"]
 
+MAX_PROMPT_LOGPROBS = 1 << 19
 _UINT64_MASK = (1 << 64) - 1
 
 
-def answer_limit(chat: ChatRequest, info: EngineInfo, num_prompt_tokens: int) -> int:
-    """How many tokens the answer may have. Raises ContextTooLong when prompt and answer do not fit."""
+def answer_limit(
+    request: TextRequest, info: EngineInfo, num_prompt_tokens: int, *, prompt_field: str = "messages"
+) -> int:
+    """How many tokens the answer may have. Raises ContextTooLong when prompt and answer do not fit.
+
+    `prompt_field` is where the prompt came from.
+    """
     limit = info.max_request_tokens
-    wanted = chat.token_limit
+    wanted = request.token_limit
     if wanted is None and num_prompt_tokens < limit:
-        return limit - num_prompt_tokens
-    if wanted is not None and num_prompt_tokens + wanted <= limit:
-        return wanted
-    name = "max_tokens" if chat.max_completion_tokens is None else "max_completion_tokens"
-    answer = "an answer needs at least 1" if wanted is None else f"{name} asks for {wanted:,} more"
+        return min(limit - num_prompt_tokens, request.default_limit or limit)
+    if wanted is not None and num_prompt_tokens + max(1, wanted) <= limit:
+        return max(1, wanted)  # the engine always draws
+    name = request.limit_field
+    answer = f"{name} asks for {wanted:,} more" if wanted else "an answer needs at least 1"
     raise ContextTooLong(
         f"The prompt has {num_prompt_tokens:,} tokens and {answer}; the limit is {limit:,} together. "
-        f"Shorten the messages{'' if wanted is None else f' or lower {name}'}.",
-        param="messages" if wanted is None or num_prompt_tokens >= limit else name,
+        f"Shorten the {prompt_field}{f' or lower {name}' if wanted else ''}.",
+        param=name if wanted and num_prompt_tokens < limit else prompt_field,
     )
 
 
+def check_told(request: TextRequest, num_prompt_tokens: int) -> None:
+    """Raise InvalidRequest when more would be told of prompts than memory should hold.
+
+    `num_prompt_tokens` is of all prompts.
+    """
+    if request.num_prompt_candidates is None:
+        return
+    num_values = num_prompt_tokens * (1 + request.num_prompt_candidates)
+    if num_values > MAX_PROMPT_LOGPROBS:
+        name = "logprobs" if request.prompt_logprobs is None else "prompt_logprobs"
+        raise InvalidRequest(
+            f"{num_prompt_tokens:,} tokens of prompts with {1 + request.num_prompt_candidates} "
+            f"log-probabilities each are {num_values:,}; at most {MAX_PROMPT_LOGPROBS:,} are told. "
+            f"Lower {name}, or send less.",
+            param=name,
+        )
+
+
 def to_sampling_params(
-    chat: ChatRequest,
+    request: TextRequest,
     *,
     max_tokens: int,
     vocab_size: int,
@@ -42,23 +66,25 @@ def to_sampling_params(
     fresh_seed: Callable[[], int],
 ) -> SamplingParams:
     """The engine's sampling parameters. Raises InvalidRequest for ids outside the vocabulary."""
-    stop_ids = _known_ids(chat.stop_token_ids or (), vocab_size, "stop_token_ids")
-    biased = _known_ids([int(token) for token in chat.logit_bias or ()], vocab_size, "logit_bias")
-    ends = () if chat.ignore_eos else tuple(end_token_ids)
+    stop_ids = _known_ids(request.stop_token_ids or (), vocab_size, "stop_token_ids")
+    biased = _known_ids([int(token) for token in request.logit_bias or ()], vocab_size, "logit_bias")
+    ends = () if request.ignore_eos else tuple(end_token_ids)
     return SamplingParams(
         max_tokens=max_tokens,
-        temperature=_or(chat.temperature, 1.0),
-        top_p=_or(chat.top_p, 1.0),
-        top_k=min(chat.top_k, vocab_size) if chat.top_k is not None and chat.top_k > 0 else None,
-        min_p=_or(chat.min_p, 0.0),
-        presence_penalty=_or(chat.presence_penalty, 0.0),
-        frequency_penalty=_or(chat.frequency_penalty, 0.0),
-        repetition_penalty=_or(chat.repetition_penalty, 1.0),
-        logit_bias=dict(zip(biased, (chat.logit_bias or {}).values(), strict=True)),
-        logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
-        min_tokens=chat.min_tokens or 0,
+        temperature=_or(request.temperature, 1.0),
+        top_p=_or(request.top_p, 1.0),
+        top_k=min(request.top_k, vocab_size) if request.top_k is not None and request.top_k > 0 else None,
+        min_p=_or(request.min_p, 0.0),
+        presence_penalty=_or(request.presence_penalty, 0.0),
+        frequency_penalty=_or(request.frequency_penalty, 0.0),
+        repetition_penalty=_or(request.repetition_penalty, 1.0),
+        logit_bias=dict(zip(biased, (request.logit_bias or {}).values(), strict=True)),
+        logprobs=request.num_drawn_logprobs,
+        prompt_logprobs=request.num_prompt_candidates,
+        beam=request.beam,
+        min_tokens=request.min_tokens or 0,
         stop_token_ids=tuple(dict.fromkeys((*ends, *stop_ids))),
-        seed=(fresh_seed() if chat.seed is None else chat.seed) & _UINT64_MASK,
+        seed=(fresh_seed() if request.seed is None else request.seed) & _UINT64_MASK,
     )
 
 

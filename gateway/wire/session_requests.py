@@ -6,9 +6,10 @@ from clients of this server alone.
 
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
+from gateway.errors import InvalidRequest
 from gateway.wire.body import decode_object
 from gateway.wire.complaint import to_invalid_request
 from gateway.wire.limits import MAX_MESSAGES, MAX_SALT_CHARACTERS
@@ -39,7 +40,7 @@ def _printable(name: str | None) -> str | None:
     return name
 
 
-Metadata = Annotated[dict[str, str] | None, AfterValidator(_checked_metadata)]
+Metadata = Annotated[dict[str, str] | None, FailFast(), AfterValidator(_checked_metadata)]
 
 
 class _Body(BaseModel):
@@ -51,7 +52,7 @@ class NewSession(_Body):
 
     model: str | None = None
     metadata: Metadata = None
-    messages: Annotated[list[Message] | None, Field(max_length=MAX_MESSAGES)] = None
+    messages: Annotated[list[Message] | None, FailFast(), Field(max_length=MAX_MESSAGES)] = None
     cache_salt: Annotated[str | None, Field(min_length=1, max_length=MAX_SALT_CHARACTERS)] = None
 
 
@@ -72,12 +73,15 @@ class NewPrefix(_Body):
     """POST /admin/prefixes."""
 
     name: Annotated[str | None, Field(min_length=1, max_length=200), AfterValidator(_printable)] = None
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[Message], FailFast(), Field(min_length=1, max_length=MAX_MESSAGES)]
 
 
 def parse_body(body: bytes, kind: type[B]) -> tuple[B, dict[str, Any]]:
     """The body as values, and as it was sent; an empty body is `{}`. Raises InvalidRequest."""
     fields = decode_object(body) if body.strip() else {}
+    for name in fields:
+        if name not in kind.model_fields:  # here and not by pydantic, which would complain of every one
+            raise InvalidRequest(f"{name[:200]} is not known here.", param=name[:200])
     try:
         return kind.model_validate(fields), fields
     except ValidationError as error:

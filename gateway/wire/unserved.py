@@ -9,9 +9,26 @@ from collections.abc import Mapping
 
 from gateway.errors import InvalidRequest
 
-__all__ = ["HINTS", "UNSERVED", "refuse_unserved"]
+__all__ = ["CHAT_HINTS", "COMPLETION_HINTS", "UNSERVED_CHAT", "UNSERVED_COMPLETIONS", "refuse_unserved"]
 
-UNSERVED: Mapping[str, tuple[object, ...]] = {
+Unserved = Mapping[str, tuple[object, ...]]  # by field, the values that say nothing
+
+# extensions of other servers
+_EXTENSIONS: Unserved = {
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "grammar": ("",),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "regex": (),
+    "skip_special_tokens": (True,),
+    "structured_outputs": (),
+    "truncate_prompt_tokens": (),
+}
+
+UNSERVED_CHAT: Unserved = {
     # the protocol's own
     "audio": (),
     "function_call": ("none", "auto"),
@@ -28,43 +45,43 @@ UNSERVED: Mapping[str, tuple[object, ...]] = {
     "verbosity": ("medium",),
     "web_search_options": (),
     # extensions of other servers
-    "allowed_token_ids": (),
-    "bad_words": ([],),
     "best_of": (1,),
     "chat_template": (),
     "chat_template_kwargs": ({},),
     "documents": ([],),
     "echo": (False,),
-    "grammar": ("",),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "length_penalty": (1, 1.0),
-    "prompt_logprobs": (),
-    "regex": (),
-    "skip_special_tokens": (True,),
-    "structured_outputs": (),
-    "truncate_prompt_tokens": (),
-    "use_beam_search": (False,),
+    **_EXTENSIONS,
 }
 
-HINTS = frozenset(
-    {
-        *UNSERVED,
-        "parallel_tool_calls",
-        "priority",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "safety_identifier",
-    }
+UNSERVED_COMPLETIONS: Unserved = {
+    "suffix": ("",),
+    # of chat, where they mean something
+    "max_completion_tokens": (),
+    "response_format": ({"type": "text"},),
+    "session_id": (),
+    "store": (False,),
+    "tools": ([],),
+    "top_logprobs": (),
+    # extensions of other servers
+    "add_special_tokens": (True,),
+    "prompt_embeds": (),
+    **_EXTENSIONS,
+}
+
+_HINTS = (
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "safety_identifier",
 )
+CHAT_HINTS = frozenset({*UNSERVED_CHAT, *_HINTS})
+COMPLETION_HINTS = frozenset({*UNSERVED_COMPLETIONS, *_HINTS, "metadata"})
 
 
-def refuse_unserved(fields: Mapping[str, object]) -> None:
+def refuse_unserved(fields: Mapping[str, object], unserved: Unserved) -> None:
     """Raise InvalidRequest for the first field that would change the answer and is not served."""
-    for name, silent_values in UNSERVED.items():
+    for name, silent_values in unserved.items():
         value = fields.get(name)
         if value is None or any(_equal(value, silent) for silent in silent_values):
             continue

@@ -47,6 +47,8 @@ def engine(shared_engine: ScriptedEngine, tokenizer: ByteTokenizer) -> ScriptedE
     shared_engine.step_seconds = 0.0
     shared_engine.num_cached_tokens = 0
     shared_engine.logprob = -0.5
+    shared_engine.logprobs = {}
+    shared_engine.refusal = None
     shared_engine.failure = EngineStopping("stopping")
     shared_engine.report = None
     shared_engine.cache_failure = None

@@ -1,13 +1,33 @@
 """Saying things to a server and reading its streams, as the tests of the gateway do."""
 
 import json
+import time
 from typing import Any
 
 import httpx
 
-__all__ = ["CHAT", "body", "chat", "content_of", "error_of", "events_of", "finish_of", "stream"]
+from gateway.store.usage import UsageRow
+from tests.live import LiveServer
+
+__all__ = [
+    "CHAT",
+    "COMPLETIONS",
+    "body",
+    "chat",
+    "choices_of",
+    "complete",
+    "content_of",
+    "error_of",
+    "events_of",
+    "finish_of",
+    "row_of",
+    "stream",
+    "stream_completion",
+    "text_of",
+]
 
 CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
 
 
 def body(**fields: Any) -> dict[str, Any]:
@@ -25,6 +45,23 @@ def stream(client: httpx.Client, **fields: Any) -> list[Any]:
     response = chat(client, stream=True, **fields)
     assert response.status_code == 200, response.text
     return events_of(response.text)
+
+
+def complete(client: httpx.Client, **fields: Any) -> httpx.Response:
+    """Ask for a whole completion."""
+    return client.post(COMPLETIONS, json={"model": "scripted", "prompt": "abc"} | fields)
+
+
+def stream_completion(client: httpx.Client, **fields: Any) -> list[Any]:
+    """Ask for a completion as a stream and read it to its end."""
+    response = complete(client, stream=True, **fields)
+    assert response.status_code == 200, response.text
+    return events_of(response.text)
+
+
+def text_of(events: list[Any], index: int = 0) -> str:
+    """One completion's joined text."""
+    return "".join(each["text"] for each in choices_of(events) if each["index"] == index)
 
 
 def events_of(text: str) -> list[Any]:
@@ -59,6 +96,17 @@ def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
     assert set(error) == {"message", "type", "param", "code"}
     assert isinstance(error["message"], str)
     return dict(error)
+
+
+def row_of(server: LiveServer, completion_id: str) -> UsageRow:
+    """A request's row of usage: it is added when the last byte has gone out, maybe after it came in."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        for row in server.services.usage.waiting:
+            if row.completion_id == completion_id:
+                return row
+        time.sleep(0.01)
+    raise AssertionError("no row of usage")
 
 
 def pytest_fail(name: str) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from engine.cache_messages import CacheReport, NodePage, NodeView, TierUse
 from gateway.wire.chat_request import ChatRequest
-from gateway.wire.unserved import HINTS
+from gateway.wire.completion_request import CompletionRequest
+from gateway.wire.unserved import CHAT_HINTS, COMPLETION_HINTS
 from tests.fakes import ByteTokenizer, ScriptedEngine
 from tests.gateway.stored import fresh_prompts, stored_server
 
@@ -23,7 +24,10 @@ NODE = NodeView(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sorted({*ChatRequest.model_fields, *HINTS}))
+@pytest.mark.parametrize(
+    "name",
+    sorted({*ChatRequest.model_fields, *CompletionRequest.model_fields, *CHAT_HINTS, *COMPLETION_HINTS}),
+)
 def test_every_known_field_is_on_the_page(name: str) -> None:
     assert f"`{name}`" in PAGE or f"`{name}." in PAGE
 

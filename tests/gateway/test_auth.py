@@ -4,7 +4,7 @@ import pytest
 
 from gateway.auth import Keyring
 from gateway.errors import Unauthorized
-from gateway.settings import ApiKey
+from gateway.setting_sections import ApiKey
 
 ALICE, BOB = "alice-alice-alice", "böb-böb-böb-böb-b"
 CAROL = "carol-carol-carol"

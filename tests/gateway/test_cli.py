@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from gateway.benches import BENCHES
 from gateway.cli import main
 from gateway.serving import bind
 
@@ -119,6 +120,43 @@ def test_simulate_passes_its_arguments_and_its_exit_code_through(
     out, err = capfd.readouterr()
     assert out.startswith("2 requests, 4 blocks, 2 different ones")
     assert "none.jsonl" in err
+
+
+def test_bench_passes_its_arguments_and_its_exit_code_through(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "chatload", "--no-such-flag"]) == 2
+    assert main(["bench", "chatload", "-h"]) == 0
+
+    out, err = capfd.readouterr()
+    assert err.startswith("usage: chatload")
+    assert out.startswith("usage: chatload")
+
+
+def test_an_unknown_bench_is_answered_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "trees"]) == 1
+
+    err = capsys.readouterr().err
+    assert err.startswith("stemma: there is no bench 'trees'")
+    assert all(f"  {name} " in err for name in BENCHES)
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 2), (["-h"], 0), (["--help"], 0)])
+def test_without_a_name_the_benches_are_listed(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int
+) -> None:
+    assert main(["bench", *arguments]) == code
+
+    out = capsys.readouterr().out
+    assert all(f"{name} " in out and line in out for name, line in BENCHES.items())
+
+
+def test_no_bench_is_imported_by_who_runs_it() -> None:
+    program = (
+        "import sys, gateway.cli; print([name for name in sys.modules if name.startswith('benchmarks')])"
+    )
+
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert loaded.stdout == "[]\n"
 
 
 def test_flags_that_a_command_does_not_know_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from engine.messages import EngineConfig, Quota
-from gateway.settings import ApiKey, BadSettings, Settings, load_settings, parse_bytes
+from gateway.setting_sections import ApiKey, parse_bytes
+from gateway.settings import BadSettings, Settings, load_settings
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -150,6 +151,67 @@ def test_quotas_are_named_by_account() -> None:
         "61": Quota(floor_blocks=2, ceiling_blocks=2),
         "62": Quota(floor_blocks=0, ceiling_blocks=9),
     }
+
+
+def test_how_steps_and_queues_go_is_the_engines_own_default() -> None:
+    assert engine_config() == EngineConfig(model="m", disk_folder="/d/kv")
+
+
+def test_the_engines_settings_go_to_it_as_they_were_chosen() -> None:
+    chosen = {
+        "target_step_seconds": 0.05,
+        "max_waiting": 7,
+        "max_waiting_tokens": 99,
+        "max_wait_seconds": 1.5,
+        "products": "packed",
+        "deterministic": True,
+        "speculation": "draft",
+        "draft_layers": 4,
+        "max_lookahead": 3,
+        "max_batch_tokens": 64,
+    }
+
+    config = engine_config(engine=chosen)
+
+    assert {name: getattr(config, name) for name in chosen} == chosen
+
+
+@pytest.mark.parametrize(
+    ("engine", "complaint"),
+    [
+        ({"draft_layers": 4}, 'draft_layers needs speculation = "draft"'),
+        ({"draft_model": "x", "speculation": "ngram"}, 'draft_model needs speculation = "draft".*"ngram"'),
+        ({"speculation": "draft"}, "needs draft_model.*or draft_layers"),
+        ({"speculation": "medusa"}, "engine.speculation"),
+        ({"max_lookahead": 0}, "engine.max_lookahead"),
+        ({"target_step_seconds": 0}, "engine.target_step_seconds"),
+        ({"max_wait_seconds": float("nan")}, "engine.max_wait_seconds"),
+        ({"max_waiting": 0}, "engine.max_waiting"),
+        ({"products": "int4"}, "engine.products"),
+        ({"max_sequences": 9, "max_batch_tokens": 8}, "max_sequences is 9.*raise max_batch_tokens"),
+        ({"deterministic": "sometimes"}, "engine.deterministic"),
+    ],
+)
+def test_what_the_engine_cannot_do_stops_the_start(engine: dict[str, object], complaint: str) -> None:
+    with pytest.raises(BadSettings, match=complaint):
+        load_settings(None, {"engine": engine})
+
+
+def test_weights_are_named_by_account() -> None:
+    keys = [{"key": name * 16, "tenant": name} for name in "ab"]
+
+    config = engine_config(tenants=[{"name": "a", "weight": 2.5}, {"name": "b"}], keys=keys)
+
+    assert config.weights == {"61": 2.5, "62": 1.0}
+
+
+@pytest.mark.parametrize("weight", [0, -1, float("inf"), float("nan"), "heavy"])
+def test_a_weight_is_a_number_above_zero(weight: object) -> None:
+    with pytest.raises(BadSettings, match=r"tenants\.0\.weight"):
+        load_settings(
+            None,
+            {"tenants": [{"name": "a", "weight": weight}], "keys": [{"key": "k" * 16, "tenant": "a"}]},
+        )
 
 
 @pytest.mark.parametrize(

@@ -205,3 +205,55 @@ def test_a_broken_file_of_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"model": {"type": "Odd"}}')
     with pytest.raises(TokenizerUnsupported, match="cannot be read"):
         load_model_text(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "bos"),
+    [
+        ({}, None),
+        ({"bos_token_id": 1}, None),
+        ({"bos_token_id": 1, "add_bos_token": True}, 1),
+        ({"bos_token_id": 1, "add_bos_token": False}, None),
+        ({"add_bos_token": True}, None),
+    ],
+)
+def test_a_gguf_file_says_whether_a_text_begins_with_a_token(
+    changes: dict[str, Any], bos: int | None
+) -> None:
+    assert text_of_metadata(metadata(**changes)).bos_token_id == bos
+
+
+BEGINS = {
+    "type": "TemplateProcessing",
+    "single": [
+        {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+    ],
+    "pair": [],
+    "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [1], "tokens": ["<|im_start|>"]}},
+}
+ENDS = BEGINS | {"single": list(reversed(BEGINS["single"]))}
+AFTER = {"type": "Sequence", "processors": [{"type": "ByteLevel"}, BEGINS]}
+
+
+@pytest.mark.parametrize(
+    ("stage", "config", "begins"),
+    [
+        (None, {}, False),
+        (BEGINS, {}, True),
+        (AFTER, {}, True),
+        (ENDS, {}, False),
+        (BEGINS, {"add_bos_token": False}, False),
+        (None, {"add_bos_token": True, "bos_token": "<|im_start|>"}, True),
+        (None, {"bos_token": "<|im_start|>"}, False),
+    ],
+)
+def test_a_folder_says_whether_a_text_begins_with_a_token(
+    tmp_path: Path, stage: Any, config: dict[str, Any], begins: bool
+) -> None:
+    data = tokenizer_json(SMOLLM) | {"post_processor": stage}
+
+    text = load_model_text(folder(tmp_path, data, tokenizer_config=config))
+
+    expected = text.tokenizer.special_tokens["<|im_start|>"] if begins else None
+    assert text.bos_token_id == expected

@@ -9,7 +9,7 @@ from gateway.errors import InvalidRequest
 from gateway.wire.chat_request import ChatRequest
 from gateway.wire.limits import MAX_STOP_CHARACTERS
 from gateway.wire.parse import parse_chat_request
-from gateway.wire.unserved import HINTS, UNSERVED
+from gateway.wire.unserved import CHAT_HINTS, UNSERVED_CHAT
 
 USER = {"role": "user", "content": "a"}
 
@@ -72,12 +72,12 @@ def test_a_value_out_of_range_or_type_is_named(name: str, value: object) -> None
     assert len(error.message) < 400
 
 
-@pytest.mark.parametrize("name", sorted({*ChatRequest.model_fields, *HINTS} - {"model", "messages"}))
+@pytest.mark.parametrize("name", sorted({*ChatRequest.model_fields, *CHAT_HINTS} - {"model", "messages"}))
 def test_an_explicit_null_equals_leaving_the_field_out(name: str) -> None:
     assert parse(**{name: None}) == parse()
 
 
-@pytest.mark.parametrize("name", sorted(UNSERVED))
+@pytest.mark.parametrize("name", sorted(UNSERVED_CHAT))
 def test_a_field_that_is_not_served_is_refused_by_name(name: str) -> None:
     error = refusal(**{name: {"something": "said"}})
 
@@ -86,7 +86,7 @@ def test_a_field_that_is_not_served_is_refused_by_name(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [(name, value) for name, values in UNSERVED.items() for value in values], ids=repr
+    ("name", "value"), [(name, value) for name, values in UNSERVED_CHAT.items() for value in values], ids=repr
 )
 def test_a_value_that_says_nothing_is_taken(name: str, value: object) -> None:
     assert parse(**{name: value}) == parse()

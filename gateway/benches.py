@@ -1,0 +1,53 @@
+"""`stemma bench` and `stemma simulate`: programs beside the gateway, run as processes of their own.
+
+It owns their names and nothing of theirs: it imports none of them, and their flags and exit codes go through.
+"""
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+__all__ = ["BENCHES", "UnknownBench", "bench", "run_program"]
+
+BENCHES: Mapping[str, str] = {
+    "agreement": "how often a greedy answer changes with what was cached and who runs beside it",
+    "beam": "what a beam search costs in time and blocks, beside as many answers of their own",
+    "block-size": "what a block's size costs in waste, copies and speed",
+    "chatload": "multi-turn chat load against any OpenAI-compatible server",
+    "prefix": "what a cached beginning saves of the time to the first token",
+    "quality": "how likely each kind of matrix products finds a text",
+    "resume": "what it costs to come back to a conversation",
+    "sampling": "several answers to one prompt, and what they share",
+    "shared-prefix": "many prompts that begin alike, and what they share",
+    "speculation": "how many proposed tokens hold, and what that is worth",
+    "steps": "how long the engine's steps take, without a server",
+    "swap": "bringing blocks back from a colder tier, beside computing them again",
+    "tree": "what the radix tree costs in time and memory, beside a flat cache of hashes",
+    "waste": "how much of the blocks' memory holds no token",
+}
+
+
+class UnknownBench(Exception):
+    """No bench has this name; the message lists those that there are."""
+
+
+def bench(arguments: Sequence[str]) -> int:
+    """Measure something: `stemma bench NAME [ARGS...]`. Answers with the exit code. Raises UnknownBench."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(f"usage: stemma bench NAME [ARGS...]\n\n{_table()}\n\n`stemma bench NAME -h` shows its flags.")
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name not in BENCHES:
+        raise UnknownBench(f"there is no bench {name!r}; there are:\n{_table()}")
+    return run_program(f"benchmarks.{name.replace('-', '_')}", rest)
+
+
+def run_program(module: str, arguments: Sequence[str]) -> int:
+    """Run a module as a program, and wait for it. Answers with its exit code."""
+    # -P: the folder that the user stands in may hold packages of the same names.
+    return subprocess.run([sys.executable, "-P", "-m", module, *arguments], check=False).returncode
+
+
+def _table() -> str:
+    width = max(map(len, BENCHES))
+    return "\n".join([f"  {name:{width}}  {line}" for name, line in BENCHES.items()])

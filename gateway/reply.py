@@ -1,0 +1,141 @@
+"""One request for text on its way through the engine: its prompts, started together and told as one stream.
+
+It submits, feeds each prompt's generation, ends a choice at a stop string, and keeps the request's record.
+Whoever starts a reply closes it, which aborts what still runs. The last piece comes only when what must be
+kept of the answer is stored.
+"""
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+from engine.cache_messages import CacheReport
+from engine.client import Events
+from engine.errors import EngineDied
+from engine.messages import TokenEvent
+from gateway.choice import Choice, Piece
+from gateway.generation import Generation
+from gateway.record import RequestRecord
+from gateway.services import Services
+from gateway.sessions.turn import Turn
+from gateway.wire.cache_answers import CacheExplanation
+from gateway.wire.usage import PromptTokensDetails, Usage
+
+__all__ = ["Explain", "Reply"]
+
+Explain = Callable[[CacheReport], Awaitable[CacheExplanation]]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Reply:
+    """The generations of one request, in the order of its prompts, and what they cost."""
+
+    services: Services
+    record: RequestRecord
+    completion_id: str
+    generations: list[Generation]
+    created: int  # seconds since 1970
+    remember: Callable[[Choice], object] = lambda _: None  # told of every finished choice
+    turn: Turn | None = None  # of the session that the answer belongs to
+    explain: Explain | None = None  # given when the client wants to be told
+    cache: CacheExplanation | None = None  # what it is told; there with the last piece
+    _events: Events | None = None
+    _last_tokens: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    async def start(self) -> None:
+        """Submit, and wait until all is accepted: only then is there something to stream. Raises EngineError,
+        and then nothing runs.
+        """
+        submits = [generation.submit for generation in self.generations]
+        self._events = await self.services.engine.start(submits)
+        self.record.completion_id = self.completion_id
+        self.record.outcome = "aborted"  # unless it comes to its end
+
+    def close(self) -> None:
+        """Abort what still runs, and end the session's turn unless it is stored. Does no harm at any time."""
+        if self._events is None:
+            return
+        self._events.close()
+        # the engine was told to abort what still ran, so what is forgotten now is not held any more
+        if self.turn is not None:
+            first = self.generations[0]
+            self.turn.abandon(first.prompt_ids, first.choices[0].token_ids)
+
+    async def pieces(self) -> AsyncGenerator[Piece]:
+        """Every piece of every choice as it comes. Raises what the engine raises, and what storing the turn
+        raises.
+        """
+        assert self._events is not None, "the reply has been started"
+        by_id = {generation.submit.request_id: generation for generation in self.generations}
+        async for event in self._events:
+            generation = by_id[event.request_id]
+            if generation.choices[event.choice].is_finished:
+                continue  # drawn before the abort arrived
+            self._note(event, generation)
+            pieces = generation.push(event)
+            for piece in pieces:
+                if piece.finish_reason is not None:
+                    self._finish(generation, piece.index - generation.choices[0].index)
+            is_last = all(each.is_finished for each in self.generations)
+            if is_last:
+                await self._settle()
+            for piece in pieces:
+                yield piece
+            if is_last:
+                return
+        raise EngineDied("the engine left a choice without an end")
+
+    @property
+    def usage(self) -> Usage:
+        """What was used so far: every prompt once, every token that was drawn."""
+        num_prompt_tokens = sum(len(each.prompt_ids) for each in self.generations)
+        num_completion_tokens = sum(each.num_drawn for each in self.generations)
+        return Usage(
+            prompt_tokens=num_prompt_tokens,
+            completion_tokens=num_completion_tokens,
+            total_tokens=num_prompt_tokens + num_completion_tokens,
+            prompt_tokens_details=PromptTokensDetails(self.record.cached_tokens),
+        )
+
+    async def _settle(self) -> None:
+        """Do what must be done before the client hears of the end."""
+        if self.explain is not None and self.record.cache is not None:
+            self.cache = await self.explain(self.record.cache)
+        if self.turn is not None:
+            (generation,) = self.generations
+            (answer,) = generation.choices
+            await self.turn.finish(generation.prompt_ids, answer.text, answer.token_ids)
+
+    def _note(self, event: TokenEvent, generation: Generation) -> None:
+        now = time.monotonic()
+        if event.cache is not None and event.choice == 0 and generation is self.generations[0]:
+            self.record.cache = event.cache
+        generation.num_cached_tokens = event.num_cached_tokens
+        self.record.cached_tokens = sum(each.num_cached_tokens for each in self.generations)
+        if not event.token_ids and event.finish_reason is None:
+            return
+        if self.record.first_token is None:
+            self.record.first_token = now
+        if not event.token_ids or generation.scores_only:
+            return
+        self.record.completion_tokens += len(event.token_ids)
+        key = event.request_id, event.choice
+        before = self._last_tokens.get(key)
+        if before is not None:
+            self.services.metrics.inter_token.observe((now - before) / len(event.token_ids))
+        self._last_tokens[key] = now
+
+    def _finish(self, generation: Generation, place: int) -> None:
+        """Mutates the record, before the last piece is told: whoever reads it may stop there."""
+        choice = generation.choices[place]
+        assert choice.finish_reason is not None, "a choice ends with a reason"
+        self.services.metrics.choices.labels(choice.finish_reason).inc()
+        if choice.index == 0:
+            self.record.finish_reason = choice.finish_reason
+        if choice.hit_stop_string:
+            self.services.engine.abort(generation.submit.request_id, place)
+        # an answer whose text was cut is told apart there: its ids say more than was sent
+        self.remember(choice)
+        if all(each.is_finished for each in self.generations):
+            self.record.outcome = "completed"
+            self.record.completion_tokens = self.usage.completion_tokens
