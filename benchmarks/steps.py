@@ -32,7 +32,7 @@ def run(runner: ModelRunner, num_sequences: int, num_tokens: int) -> list[float]
         core.submit(Submit(request_id=str(number), prompt=prompt, sampling=sampling, namespace=b"a"))
     times: list[float] = []
     while core.has_work and not (
-        times and len(core.scheduler.running) < num_sequences and not core.scheduler.waiting
+        times and len(core.scheduler.running) < num_sequences and not core.scheduler.num_waiting
     ):
         started = time.perf_counter()
         core.step()

@@ -188,4 +188,12 @@ def test_a_chart_has_a_line_a_name_and_escapes_names() -> None:
 
     assert "a&lt;b" in chart
     assert chart.count("<circle") == 4
-    assert 'points="60.0,350.0 510.0,185.0"' in chart
+    assert 'points="60.0,350.0 490.0,185.0"' in chart
+
+
+def test_a_chart_leaves_out_what_is_not_known() -> None:
+    chart = line_chart([1, 2, 3], {"a": [1.0, None, 1.0]}, x_label="n", write="{:.0f} x".format)
+
+    assert chart.count("<circle") == 2
+    assert 'points="60.0,20.0 490.0,20.0"' in chart
+    assert ">1 x</text>" in chart
