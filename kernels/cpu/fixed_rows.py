@@ -3,6 +3,11 @@
 A library chooses how it adds by how many rows there are. Here it is always asked for NUM_ROWS of them, zeros
 below the last, so all that a row's result could still depend on is its place among them. That it does not is
 tested once for every matrix, when it is handed over.
+
+What it costs, against products of as many rows as there are: nothing for a full tile. Two cores, a model of
+135 million parameters, least of 12 trials on a busy machine: 1.05 times for 1 row, 1.6 for 8, 0.9 for 32; for
+256 rows 1.25 times with AVX-512 and 4 times with AMX, which likes larger products. Larger tiles make few rows
+dearer, smaller ones many.
 """
 
 from functools import partial

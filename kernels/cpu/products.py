@@ -8,7 +8,9 @@ bfloat16 (those that multiply tiles above all). So there is a second way for man
   number on top of 1.06. It is for speed.
 - "packed" widens the codes into a matrix in full that is dropped after the product. It is for memory.
 
-From how many rows on the second way is taken is measured for each shape: see `Crossover`.
+From how many rows on the second way is taken is measured for each shape: see `Crossover`. On two cores with
+AMX it was 16 to 64 in "int8" and 128 or more in "packed". Without AMX the codes are 2 to 5 times faster at any
+number of rows up to 256, and nothing is kept beside them.
 """
 
 from collections.abc import Callable
