@@ -15,7 +15,6 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 from tqdm import tqdm
 
@@ -57,12 +56,11 @@ def _questions(path: Path, prompts: Prompts, num_questions: int) -> list[bytes]:
     return [prompts.render(each, tenant="bench", now=now).ids.tobytes() for each in messages]
 
 
-def measure(
-    model: Path, dtype: Literal["bfloat16", "float32"], questions: list[bytes], num_tokens: int
-) -> None:
+def measure(config: EngineConfig, questions: list[bytes], num_tokens: int) -> None:
     """Print, for one precision, how many answers differ from the one that was computed alone and cold."""
-    runner = load_runner(EngineConfig(model=str(model), dtype=dtype))
-    bar = tqdm(questions, desc=dtype, unit="question")
+    runner = load_runner(config)
+    name_of_mode = f"{config.dtype}{', deterministic' if config.deterministic else ''}"
+    bar = tqdm(questions, desc=name_of_mode, unit="question")
     alone = [answers(runner, [question], num_tokens, warm=False)[0] for question in bar]
     hit = [answers(runner, [question], num_tokens, warm=True)[0] for question in questions]
     company = [
@@ -72,11 +70,11 @@ def measure(
     ]
     for name, others in (("cached", hit), ("in company of 8", company)):
         num_equal = sum(first == second for first, second in zip(alone, others, strict=True))
-        print(f"{dtype}, {name}: {num_equal} of {len(alone)} answers of {num_tokens} tokens are equal")
+        print(f"{name_of_mode}, {name}: {num_equal} of {len(alone)} answers of {num_tokens} tokens are equal")
 
 
 def main() -> None:
-    """Measure both precisions."""
+    """Measure both precisions, and the deterministic mode."""
     parser = argparse.ArgumentParser(description="How often greedy answers change with cache and company.")
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True, help="MT-bench's question.jsonl")
@@ -84,8 +82,10 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     options = parser.parse_args()
     questions = _questions(options.data, load_prompts(options.model), options.questions)
-    measure(options.model, "bfloat16", questions, options.tokens)
-    measure(options.model, "float32", questions, options.tokens)
+    model = str(options.model)
+    measure(EngineConfig(model=model), questions, options.tokens)
+    measure(EngineConfig(model=model, deterministic=True), questions, options.tokens)
+    measure(EngineConfig(model=model, dtype="float32"), questions, options.tokens)
 
 
 if __name__ == "__main__":
