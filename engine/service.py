@@ -100,6 +100,7 @@ class EngineService:
         news = core.tend()
         if core.is_step_done:
             news += core.finish()
+            self._receive(timeout_ms=0)  # an abort that came meanwhile takes effect before the next step
         if not core.is_running and core.has_work and not core.begin():
             core.rest()
         self._publish(news)

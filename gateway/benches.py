@@ -7,23 +7,23 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-__all__ = ["BENCHES", "UnknownBench", "bench", "run_program"]
+__all__ = ["BENCHES", "UnknownBench", "bench", "module_of", "run_program"]
 
 BENCHES: Mapping[str, str] = {
     "agreement": "how often a greedy answer changes with what was cached and who runs beside it",
-    "beam": "what a beam search costs in time and blocks, beside as many answers of their own",
-    "block-size": "what a block's size costs in waste, copies and speed",
+    "beam": "blocks saved when the hypotheses of a beam search share what they have in common",
+    "block-size": "what the size of a block decides: waste, sharing, the scheduler's own time",
     "chatload": "multi-turn chat load against any OpenAI-compatible server",
-    "prefix": "what a cached beginning saves of the time to the first token",
-    "quality": "how likely each kind of matrix products finds a text",
+    "prefix": "what a shared beginning is worth: the same requests with it cached, and without",
+    "quality": "what matrix products of few bits cost in quality, and save in time and memory",
     "resume": "what it costs to come back to a conversation",
-    "sampling": "several answers to one prompt, and what they share",
-    "shared-prefix": "many prompts that begin alike, and what they share",
-    "speculation": "how many proposed tokens hold, and what that is worth",
+    "sampling": "blocks saved when the answers to one prompt share it",
+    "shared-prefix": "what it saves to read a shared prefix once",
+    "speculation": "what proposing tokens ahead brings",
     "steps": "how long the engine's steps take, without a server",
-    "swap": "bringing blocks back from a colder tier, beside computing them again",
+    "swap": "bringing a conversation's blocks back, or computing them again",
     "tree": "what the radix tree costs in time and memory, beside a flat cache of hashes",
-    "waste": "how much of the blocks' memory holds no token",
+    "waste": "how much of the memory for keys and values is wasted",
 }
 
 
@@ -39,7 +39,12 @@ def bench(arguments: Sequence[str]) -> int:
     name, *rest = arguments
     if name not in BENCHES:
         raise UnknownBench(f"there is no bench {name!r}; there are:\n{_table()}")
-    return run_program(f"benchmarks.{name.replace('-', '_')}", rest)
+    return run_program(f"benchmarks.{module_of(name)}", rest)
+
+
+def module_of(name: str) -> str:
+    """The file of a bench, without its ending."""
+    return name.replace("-", "_")
 
 
 def run_program(module: str, arguments: Sequence[str]) -> int:

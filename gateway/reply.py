@@ -116,7 +116,7 @@ class Reply:
             return
         if self.record.first_token is None:
             self.record.first_token = now
-        if not event.token_ids or generation.scores_only:
+        if not event.token_ids:
             return
         self.record.completion_tokens += len(event.token_ids)
         key = event.request_id, event.choice

@@ -34,7 +34,7 @@ class _Groups(NamedTuple):
     """Which tokens meet which partitions together. All of it stays on the device: nothing waits for a size.
 
     A row of `order` holds the step's tokens, those that share the partition side by side. A program begins
-    wherever `counts` is not 0, and takes so many of them.
+    wherever `counts` is not 0, and takes so many of them, as far as it has room.
     """
 
     order: torch.Tensor  # [num_partitions, num_tokens] int32
@@ -109,7 +109,7 @@ def _find_groups(
     firsts, ends = (torch.searchsorted(ordered, ordered, right=right) for right in (False, True))
     has_company = ends - firsts > 1
     is_first = has_company & ((tokens - firsts) % num_members == 0)
-    counts = torch.where(is_first, (ends - tokens).clamp(max=num_members), 0)
+    counts = torch.where(is_first, ends - tokens, 0)
     is_done = torch.empty_like(has_company).scatter_(1, order, has_company)
     return _Groups(order.int(), counts.int(), is_done)
 

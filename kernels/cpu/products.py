@@ -9,8 +9,8 @@ bfloat16 (those that multiply tiles above all). So there is a second way for man
 - "packed" widens the codes into a matrix in full that is dropped after the product. It is for memory.
 
 From how many rows on the second way is taken is measured for each shape: see `Crossover`. On two cores with
-AMX it was 16 to 64 in "int8" and 128 or more in "packed". Without AMX the codes are 2 to 5 times faster at any
-number of rows up to 256, and nothing is kept beside them.
+AMX it was 32 or 64 in "int8" and 256 in "packed". With AMX turned off, 576 inputs and 3072 outputs of 8 bits
+took 1.7 times less than bfloat16 for 1 row, as long for 8, and 2.7 to 5 times less for 16 to 256.
 """
 
 from collections.abc import Callable

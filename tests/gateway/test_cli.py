@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from gateway.benches import BENCHES
+from gateway.benches import BENCHES, module_of
 from gateway.cli import main
 from gateway.serving import bind
 
@@ -147,6 +147,13 @@ def test_without_a_name_the_benches_are_listed(
 
     out = capsys.readouterr().out
     assert all(f"{name} " in out and line in out for name, line in BENCHES.items())
+
+
+def test_every_program_among_the_benches_has_its_line_and_no_other() -> None:
+    folder = Path(__file__).parents[2] / "benchmarks"
+    programs = {path.stem for path in folder.glob("*.py") if "__main__" in path.read_text(encoding="utf-8")}
+
+    assert {module_of(name) for name in BENCHES} == programs - {"simulate"}
 
 
 def test_no_bench_is_imported_by_who_runs_it() -> None:

@@ -79,6 +79,11 @@ def test_log_probabilities_of_the_prompt_may_be_asked_for_twice(client: httpx.Cl
     assert [len(each) for each in choice["prompt_logprobs"][1:]] == [3, 3]
     assert [len(each) for each in choice["logprobs"]["top_logprobs"][1:]] == [1, 1, 1, 1]
 
+    choice = choices(client, prompt="xyz", echo=True, logprobs=3, prompt_logprobs=1)[0]
+
+    assert [len(each) for each in choice["prompt_logprobs"][1:]] == [1, 1]
+    assert [len(each) for each in choice["logprobs"]["top_logprobs"][1:]] == [3, 3, 3, 3]
+
 
 @pytest.mark.parametrize("max_tokens", [0, 2, 9])
 @pytest.mark.parametrize("logprobs", [None, 0, 2])

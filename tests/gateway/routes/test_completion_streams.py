@@ -66,8 +66,18 @@ def test_a_stop_string_ends_the_choice_that_it_hits_and_no_other(
     events = stream_completion(client, prompt=["x", "y"], stop="bc")
 
     assert [text_of(events, index) for index in range(2)] == ["a", "abef"]
-    assert len(engine.aborts) == 1
-    assert engine.aborts[0] == (engine.submits[0].request_id, 0)
+    assert engine.aborts == [(engine.submits[0].request_id, 0)]
+
+
+def test_the_choice_that_is_aborted_is_counted_within_its_own_prompt(
+    client: httpx.Client, engine: ScriptedEngine, tokenizer: ByteTokenizer
+) -> None:
+    engine.scripts = [Script([tokenizer.id_of(letter) for letter in text]) for text in ("a", "b", "c", "xyz")]
+
+    events = stream_completion(client, prompt=["p", "q"], n=2, stop="y")
+
+    assert [text_of(events, index) for index in range(4)] == ["a", "b", "c", "x"]
+    assert engine.aborts == [(engine.submits[1].request_id, 1)]
 
 
 @pytest.mark.parametrize("streamed", [True, False])

@@ -92,7 +92,7 @@ def test_the_best_of_several_are_told_best_first_and_all_are_paid_for(
     client: httpx.Client, engine: ScriptedEngine, tokenizer: ByteTokenizer
 ) -> None:
     say(engine, tokenizer, "aa", "b", "cccc", "dd")
-    engine.logprobs = {ord("a"): -3.0, ord("b"): -0.5, ord("c"): -0.1, ord("d"): -2.0}
+    engine.logprobs = {ord("a"): -3.0, ord("b"): -0.5, ord("c"): -0.2, ord("d"): -2.0}
 
     told = answer(client, best_of=4, n=2)
 
