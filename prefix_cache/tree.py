@@ -192,8 +192,7 @@ class PrefixCache(PathTree):
             # A run that merely begins like the prompt, and differs in its first block, is not used by it.
             is_whole = tail is not None and num_matched == len(asked.tokens) // TOKEN_BYTES - 1
             self._note_use(holder if is_whole or takes_over else node, retention, asked.now)
-            is_all_used = tail is not None and tail.num_tokens == found.num_tail_tokens
-            self._keep_path(holder if is_all_used else found.node)
+            self._keep_path(node)  # of a block that is copied, the copy will be committed
         num_committed = num_matched if takes_over else found.num_tokens
         lease = Lease(
             namespace,

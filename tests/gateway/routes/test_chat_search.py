@@ -22,6 +22,16 @@ def test_hypotheses_are_told_best_first(client: httpx.Client, engine: ScriptedEn
     assert engine.submits[0].sampling.beam == BeamParams(width=2, early_stopping="never")
 
 
+def test_what_was_cached_is_told_by_an_answer_that_comes_in_one_event(
+    client: httpx.Client, engine: ScriptedEngine
+) -> None:
+    engine.num_cached_tokens = 7
+
+    usage = chat(client, use_beam_search=True).json()["usage"]
+
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 7}
+
+
 def test_a_search_may_be_streamed(client: httpx.Client) -> None:
     events = stream(client, use_beam_search=True, n=2)
 

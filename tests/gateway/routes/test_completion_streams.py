@@ -45,6 +45,17 @@ def test_all_chunks_have_the_shape_of_a_completion(client: httpx.Client) -> None
     assert all("usage" not in chunk for chunk in chunks)
 
 
+def test_log_probabilities_of_tokens_without_text_ride_on_the_last_chunk(
+    client: httpx.Client, engine: ScriptedEngine
+) -> None:
+    engine.scripts = [Script([ord("a"), 1000, 1001])]
+
+    told = choices_of(stream_completion(client, logprobs=0))
+
+    assert [each["text"] for each in told] == ["a", ""]
+    assert [len(each["logprobs"]["tokens"]) for each in told] == [1, 2]
+
+
 def test_answers_to_several_prompts_interleave(
     client: httpx.Client, engine: ScriptedEngine, tokenizer: ByteTokenizer
 ) -> None:

@@ -62,3 +62,4 @@ def test_of_many_unknown_fields_the_first_is_named() -> None:
         parse_body(body, NewSession)
 
     assert caught.value.param == "z0"
+    assert caught.value.__context__ is None, "nobody complained of the others"
