@@ -15,21 +15,32 @@ from functools import lru_cache
 from tqdm import tqdm
 
 from engine.scheduler import Limits
-from engine.sequence import SamplingParams
+from engine.sequence import BeamParams, SamplingParams
 from prefix_cache.lease import Retention
 from prefix_cache.pins import PinsFull
 from prefix_cache.quota import Quota
 from prefix_cache.tokens import pack
-from tests.simulation.harness import STOP, Simulation, answer_alone
+from tests.simulation.harness import STOP, Simulation, answer_alone, search_alone
 
 STEPS_A_ROUND = 2000
 MAX_TOKENS = 48
 
 
+def asking(max_tokens: int, width: int | None) -> SamplingParams:
+    """What a request asks for: an answer, or a search over so many hypotheses."""
+    beam = None if width is None else BeamParams(width=width, early_stopping="never")
+    return SamplingParams(max_tokens=max_tokens, stop_token_ids=(STOP,), beam=beam)
+
+
 @lru_cache(maxsize=100_000)
-def alone(prompt: tuple[int, ...], max_tokens: int, choice: int) -> tuple[list[int], str]:
+def alone(
+    prompt: tuple[int, ...], max_tokens: int, choice: int, width: int | None = None
+) -> tuple[list[int], str]:
     """What a request says when it is alone."""
-    return answer_alone(prompt, SamplingParams(max_tokens=max_tokens, stop_token_ids=(STOP,)), choice)
+    sampling = asking(max_tokens, width)
+    if width is not None:
+        return search_alone(prompt, sampling, choice + 1)[choice]
+    return answer_alone(prompt, sampling, choice)
 
 
 class Round:
@@ -53,9 +64,12 @@ class Round:
                 b"b": Quota(ceiling_blocks=draw.choice([None, 12])),
             },
             max_request_tokens=MAX_TOKENS,
+            weights={b"a": draw.choice([1.0, 0.3, 4.0])},
+            max_lookahead=draw.choice([0, 2, 5]),
+            budget=draw.choice([None, 1, 12]),
         )
         self.starts = [[draw.randint(0, 5) for _ in range(draw.randint(1, 24))] for _ in range(6)]
-        self.expected: dict[str, tuple[tuple[int, ...], int, int]] = {}
+        self.expected: dict[str, tuple[tuple[int, ...], int, int | None]] = {}
         self.compared: set[tuple[str, int]] = set()
         self.num_requests = self.num_crashes = self.num_compared = 0
 
@@ -107,23 +121,25 @@ class Round:
             *(draw.randint(0, 2) for _ in range(draw.randint(0, 9))),
         )
         if draw.random() < 0.4 and self.expected:  # a next turn of something that was said
-            before, max_tokens, _ = self.expected[draw.choice(list(self.expected))]
-            prompt = (*before, *alone(before, max_tokens, 0)[0], draw.randint(0, 5))[: MAX_TOKENS - 2]
-        max_tokens = draw.randint(1, MAX_TOKENS - len(prompt))
+            before, max_tokens, width = self.expected[draw.choice(list(self.expected))]
+            prompt = (*before, *alone(before, max_tokens, 0, width)[0], draw.randint(0, 5))[: MAX_TOKENS - 2]
+        width = draw.randint(1, 3) if draw.random() < 0.1 else None
+        max_tokens = draw.randint(1, min(MAX_TOKENS - len(prompt), 40 if width is None else 8))
         name = str(self.num_requests)
         self.num_requests += 1
-        choices = draw.choice([1, 1, 1, 2])
+        choices = draw.choice([1, 1, 1, 2]) if width is None else draw.randint(1, width)
         self.simulation.add(
             name,
             prompt,
-            SamplingParams(max_tokens=max_tokens, stop_token_ids=(STOP,)),
+            asking(max_tokens, width),
             choices=choices,
+            queue_priority=draw.randint(-1, 1),
             namespace=draw.choice([b"a", b"a", b"b"]),
             retention=Retention(
                 is_side=draw.random() < 0.1, persists=draw.random() < 0.5, priority=draw.randint(-1, 1)
             ),
         )
-        self.expected[name] = (prompt, max_tokens, choices)
+        self.expected[name] = (prompt, max_tokens, width)
 
     def abort(self) -> None:
         if self.expected:
@@ -145,9 +161,9 @@ class Round:
     def compare(self) -> None:
         """Check what has ended since the last time."""
         for name, choice in [key for key in self.simulation.ends if key not in self.compared]:
-            prompt, max_tokens, _ = self.expected[name]
+            prompt, max_tokens, width = self.expected[name]
             said = (self.simulation.answers[name, choice], self.simulation.ends[name, choice])
-            assert said == alone(prompt, max_tokens, choice), f"request {name} has changed its answer"
+            assert said == alone(prompt, max_tokens, choice, width), f"request {name} has changed its answer"
             self.compared.add((name, choice))
             self.num_compared += 1
 
