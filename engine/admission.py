@@ -2,8 +2,8 @@
 
 Tenants take turns by what was computed for them (shares.py); within a tenant's line the order is that of
 waiting.py. Two bounds follow. At most `max_overtaken` younger sequences of its own tenant start before one
-that waits. And when the one whose turn it is was overtaken so often and lacks blocks, nobody starts until it
-has them, so that small requests cannot keep a large one out for ever.
+that waits. And whoever had its turn and found no room sees at most so many of others start: then nobody does
+until it has its blocks, so that small requests, whosever they are, cannot keep a large one out for ever.
 """
 
 from collections.abc import Mapping
@@ -77,6 +77,7 @@ class Admission:
         started.
         """
         started: list[Sequence] = []
+        lacking: list[Sequence] = []  # of each tenant the one whose turn came, and that found no room
         planned = dict.fromkeys(self.waiting.accounts, 0)
         lines: dict[Account, list[Sequence]] = {}
         while planned and plan.budget > 0 and len(self._running) < self._limits.max_sequences:
@@ -96,10 +97,14 @@ class Admission:
             if self.start(sequence, plan, now):
                 started.append(sequence)
                 planned[account] += budget - plan.budget
+                for other in lacking:
+                    other.num_overtaken += other.account != account  # its own tenant's are counted already
             elif self._cache.device.ledger.is_capped(sequence.namespace):
                 del planned[account]  # its own ceiling is in the way, and holds up nobody else
             elif is_due:
                 break
+            elif all(other.account != account for other in lacking):
+                lacking.append(sequence)
         return started
 
     def wants_way(self) -> Account | None:
@@ -151,7 +156,7 @@ class Admission:
             num_spare=len(self._running) * self._cache.block_size,
             now=now,
             retention=sequence.retention,
-            reads=not sequence.weighs_prompt,
+            max_matched=max(sequence.num_weighed - 1, 0) if sequence.weighs_prompt else None,
         )
         if lease is None:
             return False

@@ -36,9 +36,12 @@ class Beaming:
         """A sequence that begins a search."""
         self._groups[sequence.request_id] = begin_search(sequence, num_wanted)
 
-    def forget(self, request_id: str) -> None:
-        """A request has gone, whether it searches or not."""
-        self._groups.pop(request_id, None)
+    def forget(self, request_id: str) -> list[Sequence]:
+        """A request has gone, whether it searches or not. Returns its hypotheses that are in no queue."""
+        group = self._groups.pop(request_id, None)
+        if group is None:
+            return []
+        return [each for each in group.members if each.lease is None and each in group.candidates]
 
     def note(self, sequence: Sequence, candidates: tuple[tuple[int, float], ...]) -> None:
         """What could follow a hypothesis."""
@@ -94,6 +97,7 @@ class Beaming:
             self._admission.add(fork)
             return
         fork.lease = lease
+        lease.retention = fork.retention
         fork.num_computed = lease.num_matched
         fork.status = Status.LOADING if self._cache.is_loading(lease) else Status.RUNNING
         self._running.add(fork)

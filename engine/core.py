@@ -29,6 +29,7 @@ from engine.messages import (
 from engine.moves import ColderTiers
 from engine.pace import StepPace
 from engine.scheduler import Limits, Scheduler
+from engine.sequence import MAX_BEAM_WIDTH, MAX_TOP_LOGPROBS
 from engine.statistics import Statistics
 from engine.step import Draw, Outcome, Step, StepResult
 from engine.stepping import InlineStepper, Stepper
@@ -283,11 +284,30 @@ class EngineCore:
                 f"{len(prompt)} prompt tokens and {message.sampling.max_tokens} new ones exceed the model's "
                 f"context of {self.info.context_length}"
             )
+        self._check_values(message)
         ids = (*message.sampling.logit_bias, *message.sampling.stop_token_ids)
         if prompt and (min(prompt) < 0 or max(prompt) >= self.info.vocab_size):
             raise RequestRefused(f"the prompt holds ids outside the vocabulary of {self.info.vocab_size}")
         if any(not 0 <= token_id < self.info.vocab_size for token_id in ids):
             raise RequestRefused(f"a token id lies outside the vocabulary of {self.info.vocab_size}")
+
+    def _check_values(self, message: Submit) -> None:
+        """Refuse what would make a step fail, and others' requests with it."""
+        sampling = message.sampling
+        if self.scheduler.is_known(message.request_id):
+            raise RequestRefused("a request of this id runs already")
+        if not 0 <= sampling.seed < 1 << 64:
+            raise RequestRefused("a seed has 64 bits")
+        counts = [each for each in (sampling.logprobs, sampling.prompt_logprobs) if each is not None]
+        if any(not 0 <= count <= MAX_TOP_LOGPROBS for count in counts):
+            raise RequestRefused(f"log-probabilities are told of 0 to {MAX_TOP_LOGPROBS} tokens at a place")
+        beam = sampling.beam
+        if beam is not None and not (1 <= beam.width <= MAX_BEAM_WIDTH and abs(beam.length_penalty) <= 10):
+            raise RequestRefused(
+                f"a search follows 1 to {MAX_BEAM_WIDTH} hypotheses, with a length penalty between -10 and 10"
+            )
+        if beam is not None and message.num_choices > beam.width:
+            raise RequestRefused("a search has no more answers than hypotheses")
 
 
 def _to_event(outcome: Outcome) -> TokenEvent:

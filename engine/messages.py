@@ -44,9 +44,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes: int = 1 << 30
     max_context: int | None = None  # tokens; None: what the model was trained for
     max_batch_tokens: int = 512  # a step computes at most this many
-    target_step_seconds: float = (
-        0.15  # what a step may take while answers grow; chunks of prompts are cut to it
-    )
+    target_step_seconds: float = 0.25  # of a step in which answers grow: chunks of prompts are cut to it
     max_sequences: int = 64  # running at once
     max_waiting: int = 512  # requests of one tenant that may wait
     max_waiting_tokens: int = 1 << 20  # their prompts' tokens together

@@ -25,7 +25,7 @@ from prefix_cache.tiers import TieredCache
 
 __all__ = ["Limits", "Scheduler"]
 
-_MIN_CHUNK = 16  # prompt tokens that a step computes beside answers, however long they make it
+_MIN_CHUNK = 64  # prompt tokens that a step computes beside answers, however long they make it
 
 
 class Scheduler:
@@ -53,6 +53,8 @@ class Scheduler:
         self._leaving: list[Sequence] = []  # ended while the step that computes them is in flight
         self._is_in_flight = False
         self._num_added = 0
+        self._has_news = True  # something has come or ended since newcomers were last looked at
+        self._made_way_in_vain = False  # and nothing has ended since
 
     @property
     def num_waiting(self) -> int:
@@ -86,6 +88,7 @@ class Scheduler:
         """
         self._refuse_impossible(len(prompt), sampling, namespace, num_choices)
         self._num_added += 1
+        self._has_news = True
         num_sequences = 1 if sampling.beam is not None else num_choices
         first, *forks = (
             Sequence(
@@ -108,6 +111,10 @@ class Scheduler:
         if forks:
             self._forks[request_id] = forks
 
+    def is_known(self, request_id: str) -> bool:
+        """Whether a request waits or runs."""
+        return any(each.request_id == request_id for each in (*self.running, *self.admission.waiting))
+
     def resume_loaded(self) -> None:
         """Let sequences run whose blocks have arrived. To be called when transfers have ended."""
         for sequence in self.running:
@@ -121,11 +128,15 @@ class Scheduler:
         `budget` bounds the tokens of a step in which answers grow, though each grows by one.
         """
         assert not self._is_in_flight, "a step is in flight already"
-        self._make_way(now)
+        has_made_way = self._make_way(now)
         plan = StepPlan(self._limits.max_batch_tokens)
         self._continue_running(plan, now, budget)
         if not self._cache.is_pressed:
             self._admit(plan, now)
+        # Where the place went back to whoever gave it up, the other one lacks blocks.
+        self._made_way_in_vain = self._made_way_in_vain or (
+            has_made_way and self.admission.wants_way() is not None
+        )
         if not plan.spans and not self._cache.num_moving:
             self._help_oldest(plan, now)
         if not plan.spans:
@@ -136,8 +147,9 @@ class Scheduler:
     def look_ahead(self, now: float, budget: int | None = None) -> None:
         """While a step runs: start what the next one can start if nobody need give way for it."""
         assert self._is_in_flight, "there is nothing to look ahead of"
-        if self._cache.is_pressed or self._leaving:
+        if self._cache.is_pressed or self._leaving or not self._has_news:
             return  # what ends with the step will be found, and its blocks are free, when it has landed
+        self._has_news = False
         num_planned = sum(max(sequence.num_missing, 1) for sequence in self.running)
         limit = self._limits.max_batch_tokens if budget is None else budget
         self._admit(StepPlan(max(limit - num_planned, 0)), now)
@@ -145,6 +157,7 @@ class Scheduler:
     def apply(self, step: Step, result: StepResult, now: float) -> list[Outcome]:
         """Take in what a step computed: append its tokens, commit its blocks, end what has ended."""
         self._land()
+        self._has_news = True
         self.counters.num_steps += 1
         outcomes = []
         for span, brought in zip(step.spans, result.spans, strict=True):
@@ -210,12 +223,14 @@ class Scheduler:
                 "that there is memory for"
             )
 
-    def _make_way(self, now: float) -> None:
+    def _make_way(self, now: float) -> bool:
         """All places taken, and a tenant waits with less than its share: one who has more gives one up."""
-        account = self.admission.wants_way()
+        account = None if self._made_way_in_vain else self.admission.wants_way()
         victim = None if account is None else self.admission.who_gives_way(account)
-        if victim is not None and victim.status is Status.RUNNING:
-            self._preempt(victim, StepPlan(0), now)
+        if victim is None or victim.status is not Status.RUNNING:
+            return False
+        self._preempt(victim, StepPlan(0), now)
+        return True
 
     def _continue_running(self, plan: StepPlan, now: float, budget: int | None) -> None:
         """Decodes first, a token each and what may be proposed; then the rest of prompts, those of the tenant
@@ -238,14 +253,15 @@ class Scheduler:
 
     def _plan_decode(self, sequence: Sequence, plan: StepPlan, now: float, *, num_others: int) -> None:
         """`num_others` decodes are still to come, and each is to have its token."""
-        num_lookahead = min(
-            self._lookahead.num_tokens(sequence, len(self.running)),
-            sequence.sampling.max_tokens - sequence.num_drawn - 1,
-            plan.budget - num_others - 1,
-        )
-        can_propose = num_lookahead > 0 and sequence.num_drawn > 0 and sequence.sampling.beam is None
+        num_lookahead = 0
+        if sequence.num_drawn > 0 and sequence.sampling.beam is None:
+            num_lookahead = min(
+                self._lookahead.num_tokens(sequence, len(self.running)),
+                sequence.sampling.max_tokens - sequence.num_drawn - 1,
+                plan.budget - num_others - 1,
+            )
         if not (
-            can_propose
+            num_lookahead > 0
             and sequence.lease is not None
             and self._cache.can_grow(sequence.lease, sequence.num_tokens + num_lookahead)
         ):
@@ -270,6 +286,7 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence, plan: StepPlan, now: float) -> None:
         plan.drop(sequence)
+        self._lookahead.forget(sequence)
         self.running.remove(sequence)
         self._release(sequence, now)
         sequence.num_computed = 0
@@ -358,10 +375,11 @@ class Scheduler:
         if staying:
             self._forks[request_id] = staying
         if gone:
-            self._beaming.forget(request_id)
+            gone += self._beaming.forget(request_id)
         return gone
 
     def _end(self, sequences: Iterable[Sequence], now: float) -> None:
+        self._made_way_in_vain = False
         for sequence in sequences:
             sequence.status = Status.FINISHED
             self._lookahead.forget(sequence)

@@ -20,6 +20,7 @@ class Shares:
         assert all(weight > 0 for weight in weights.values()), "a tenant without weight would never be served"
         self._weights = dict(weights)
         self._served: dict[Account, float] = {}
+        self._level = 0.0  # of whoever was served last
 
     def weight(self, account: Account) -> float:
         """What a tenant is entitled to, against the others'."""
@@ -30,10 +31,12 @@ class Shares:
         return self._served.get(account, 0.0)
 
     def enter(self, account: Account, others: Iterable[Account]) -> None:
-        """A tenant that wanted nothing wants something, beside `others` that do already."""
-        least = min((self.served(other) for other in others if other != account), default=0.0)
+        """A tenant that wanted nothing wants something, beside `others` that do already: it neither comes
+        back with what it did not use, nor pays for what it had while nobody else was there.
+        """
+        least = min((self.served(other) for other in others if other != account), default=self._level)
         self._served[account] = max(self.served(account), least)
 
     def charge(self, account: Account, num_tokens: int) -> None:
         """So many tokens are computed for a tenant."""
-        self._served[account] = self.served(account) + num_tokens / self.weight(account)
+        self._level = self._served[account] = self.served(account) + num_tokens / self.weight(account)

@@ -91,7 +91,7 @@ class EngineSettings(_Section):
     kv_bytes: Bytes = 1 << 30
     max_context: int | None = Field(None, ge=1)
     max_batch_tokens: int = Field(512, ge=1)
-    target_step_seconds: float = Field(0.15, gt=0)  # chunks of prompts are cut to it while answers grow
+    target_step_seconds: float = Field(0.25, gt=0)  # chunks of prompts are cut to it while answers grow
     max_sequences: int = Field(64, ge=1)
     max_waiting: int = Field(512, ge=1)  # requests of one tenant in the queue
     max_waiting_tokens: int = Field(1 << 20, ge=1)  # of their prompts

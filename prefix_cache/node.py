@@ -113,17 +113,25 @@ class Node:
         Looks at children that the namespace may see: shared ones first, so that they win a tie. Those that
         are leaving are seen by who takes them away.
         """
+        best, best_length = self.nearest_of(SHARED, tokens, sees_leaving=sees_leaving)
+        if namespace != SHARED:
+            own, own_length = self.nearest_of(namespace, tokens, sees_leaving=sees_leaving)
+            if own_length > best_length:
+                return own, own_length
+        return best, best_length
+
+    def nearest_of(
+        self, namespace: Namespace, tokens: bytearray, *, sees_leaving: bool = False
+    ) -> "tuple[Node | None, int]":
+        """The same among the children of one namespace."""
         best: Node | None = None
         best_length = 0
-        for visible in (SHARED, namespace) if namespace != SHARED else (SHARED,):
-            siblings = self.children.get(visible)
-            if siblings is None:
-                continue
-            index = bisect_left(siblings, tokens, key=_by_tokens)
-            for child in siblings[max(0, index - 1) : index + 1]:
-                length = common_prefix(child.tokens, tokens)
-                if length > best_length and (sees_leaving or not child.is_leaving):
-                    best, best_length = child, length
+        siblings = self.children.get(namespace, [])
+        index = bisect_left(siblings, tokens, key=_by_tokens)
+        for child in siblings[max(0, index - 1) : index + 1]:
+            length = common_prefix(child.tokens, tokens)
+            if length > best_length and (sees_leaving or not child.is_leaving):
+                best, best_length = child, length
         return best, best_length
 
     def sibling_before(self) -> "Node | None":

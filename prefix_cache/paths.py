@@ -246,11 +246,15 @@ class PathTree:
         return -(-num_tokens // self.block_size)
 
     def find(self, namespace: Namespace, tokens: bytearray, *, sees_leaving: bool = False) -> Match:
-        """Walk as far as tokens agree. A node that the match leaves in its middle is split there."""
+        """Walk as far as tokens agree. A node that the match leaves in its middle is split there.
+
+        Where a shared run and an own one both agree, the way is taken that goes on longer; a shared one, if
+        they are equal. So what is found does not depend on how runs are split.
+        """
         node, position = self.root, 0
         while True:
             rest = tokens[position * TOKEN_BYTES :]
-            child, length = node.nearest_child(namespace, rest, sees_leaving=sees_leaving)
+            child, length = self._best_child(node, namespace, rest, sees_leaving=sees_leaving)
             if child is None:
                 return Match(node, position, None, 0)
             num_blocks, num_tail = divmod(length, self.block_size)
@@ -261,6 +265,21 @@ class PathTree:
                 node = child.split(num_blocks, self.block_size, next(self.serials))
                 position += num_blocks * self.block_size
             return Match(node, position, child if num_tail else None, num_tail)
+
+    def _best_child(
+        self, node: Node, namespace: Namespace, rest: bytearray, *, sees_leaving: bool
+    ) -> tuple[Node | None, int]:
+        shared, shared_length = node.nearest_of(SHARED, rest, sees_leaving=sees_leaving)
+        if namespace == SHARED:
+            return shared, shared_length
+        own, own_length = node.nearest_of(namespace, rest, sees_leaving=sees_leaving)
+        if shared is None or own is None:
+            return (own, own_length) if shared is None else (shared, shared_length)
+        own_reach = _own_reach(own, own_length, rest, sees_leaving=sees_leaving)
+        if own_reach <= shared_length:
+            return shared, shared_length
+        shared_reach = _shared_reach(shared, shared_length, namespace, rest, sees_leaving=sees_leaving)
+        return (own, own_length) if own_reach > shared_reach else (shared, shared_length)
 
     def _kept_part(self, found: Match) -> tuple[Node, int]:
         """The last node of what was found that does not pass, and how many tokens lie up to there."""
@@ -290,3 +309,35 @@ class PathTree:
                 num_freed += len(below.blocks)
                 self.ledger.remove(below)
         return num_freed
+
+
+def _own_reach(child: Node, length: int, rest: bytearray, *, sees_leaving: bool) -> int:
+    """How many tokens agree along the runs of one namespace, of which `length` in the first one."""
+    reach, node, position = length, child, 0
+    while length == node.num_tokens:
+        position += length
+        below, length = node.nearest_of(
+            child.namespace, rest[position * TOKEN_BYTES :], sees_leaving=sees_leaving
+        )
+        if below is None:
+            break
+        node, reach = below, position + length
+    return reach
+
+
+def _shared_reach(
+    child: Node, length: int, namespace: Namespace, rest: bytearray, *, sees_leaving: bool
+) -> int:
+    """How many tokens agree along shared runs, and a namespace's own ones below any of them."""
+    best, node, position = length, child, 0
+    while length == node.num_tokens:
+        position += length
+        after = rest[position * TOKEN_BYTES :]
+        own, own_length = node.nearest_of(namespace, after, sees_leaving=sees_leaving)
+        if own is not None:
+            best = max(best, position + _own_reach(own, own_length, after, sees_leaving=sees_leaving))
+        below, length = node.nearest_of(SHARED, after, sees_leaving=sees_leaving)
+        if below is None:
+            break
+        node, best = below, max(best, position + length)
+    return best

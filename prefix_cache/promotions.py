@@ -173,6 +173,7 @@ class Promotions:
     def _part(self, lease: Lease, tokens: bytes, piece: Piece) -> Part:
         tree, block_size = piece.tree, piece.tree.block_size
         hold = tree.hold(lease.namespace, tokens[: piece.end * TOKEN_BYTES])
+        assert hold.num_tokens == piece.end, "what was found a moment ago is there"
         start = max(lease.num_matched, piece.start // block_size * block_size)
         first = start // block_size
         copies = copies_along(

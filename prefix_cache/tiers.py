@@ -19,7 +19,7 @@ from prefix_cache.pins import Pins
 from prefix_cache.plan import BlockCopy, BlockId, Tier, Transfer
 from prefix_cache.promotions import Loading, Promotions, find_pieces
 from prefix_cache.swap import SwapRates
-from prefix_cache.tokens import TOKEN_BYTES
+from prefix_cache.tokens import TOKEN_BYTES, matchable
 from prefix_cache.tree import PrefixCache
 from prefix_cache.writes import Prefix, Write, Writes
 
@@ -115,13 +115,13 @@ class TieredCache:
         now: float,
         num_spare: int = 0,
         retention: Retention = PLAIN,
-        reads: bool = True,
+        max_matched: int | None = None,
     ) -> Lease | None:
         """As PrefixCache.acquire; what colder tiers have is brought into the lease if that pays.
 
         Then `is_loading` holds for a while, and `lease.num_matched` is final when it does not any more.
         """
-        known = tokens[:-TOKEN_BYTES] if reads else b""
+        known = matchable(tokens, max_matched)
         warm = self.device.match_length(namespace, known)
         found = find_pieces(self.colder, namespace, known, warm)
         cut = self._rates.choose_cut([(piece.tree.tier, piece.end - piece.start) for piece in found])
@@ -138,7 +138,7 @@ class TieredCache:
             now=now,
             retention=retention,
             whole_blocks=bool(pieces),
-            reads=reads,
+            max_matched=max_matched,
         )
         if lease is None:
             return None
@@ -178,14 +178,15 @@ class TieredCache:
 
     def commit(self, lease: Lease, tokens: bytes) -> None:
         """As PrefixCache.commit."""
-        before = lease.num_committed // self.block_size * self.block_size
+        before = lease.num_committed
         self.device.commit(lease, tokens)
-        full = lease.num_committed // self.block_size * self.block_size
-        self.events.tell("committed", Tier.DEVICE, lease.node, before, full)
+        self._tell_committed(lease, before)
 
     def keep(self, lease: Lease) -> None:
         """As PrefixCache.keep."""
+        num_kept = self.device.kept_length(lease.namespace, lease.node.path_tokens())
         self.device.keep(lease)
+        self._tell_committed(lease, num_kept)
 
     def release(self, lease: Lease, now: float) -> None:
         """As PrefixCache.release. A lease that loads is let go when the copies that run have ended."""
@@ -341,6 +342,13 @@ class TieredCache:
                 [chunk.lease for chunk in chunks if chunk.target is tree],
                 [hold for owner, hold in holds if owner is tree],
             )
+
+    def _tell_committed(self, lease: Lease, before: int) -> None:
+        """Blocks that have become full since so many tokens were committed, but for those that pass."""
+        if self.events.is_on:
+            num_kept = sum(node.num_tokens for node in lease.node.path() if not node.is_passing)
+            first, last = (num // self.block_size * self.block_size for num in (before, num_kept))
+            self.events.tell("committed", Tier.DEVICE, lease.node, first, last)
 
     def _movement(self, namespace: Namespace, tokens: bytes) -> Movement:
         movement = Movement(len(tokens) // TOKEN_BYTES)

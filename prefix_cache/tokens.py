@@ -8,7 +8,7 @@ used.
 from array import array
 from collections.abc import Iterable
 
-__all__ = ["TOKEN_BYTES", "common_prefix", "pack"]
+__all__ = ["TOKEN_BYTES", "common_prefix", "matchable", "pack"]
 
 TOKEN_BYTES = 4
 
@@ -16,6 +16,14 @@ TOKEN_BYTES = 4
 def pack(token_ids: Iterable[int]) -> bytes:
     """Ids as packed int32 in the machine's byte order."""
     return array("i", token_ids).tobytes()
+
+
+def matchable(tokens: bytes, max_matched: int | None) -> bytes:
+    """The part of a packed prompt that may be found in a cache: all but its last token, which is computed
+    for its logits, and at most so many.
+    """
+    known = len(tokens) // TOKEN_BYTES - 1
+    return tokens[: (known if max_matched is None else min(known, max_matched)) * TOKEN_BYTES]
 
 
 def common_prefix(first: bytearray, second: bytearray) -> int:

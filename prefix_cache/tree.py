@@ -12,7 +12,7 @@ from prefix_cache.node import Namespace, Node
 from prefix_cache.paths import Hold, Match, OnEvict, PathTree, ignore_eviction
 from prefix_cache.plan import BlockCopy, BlockId, Tier
 from prefix_cache.quota import Account, Quota
-from prefix_cache.tokens import TOKEN_BYTES, common_prefix
+from prefix_cache.tokens import TOKEN_BYTES, common_prefix, matchable
 
 __all__ = ["PrefixCache"]
 
@@ -69,17 +69,17 @@ class PrefixCache(PathTree):
         num_spare: int = 0,
         retention: Retention = PLAIN,
         whole_blocks: bool = False,
-        reads: bool = True,
+        max_matched: int | None = None,
     ) -> Lease | None:
         """Hold the longest cached prefix of `tokens`, and blocks for up to `max_new` of the tokens after it.
 
         At least one token is left to compute: without it there are no logits. None, with nothing held, when
         blocks for `num_required` tokens in all cannot be had now, with room for `num_spare` more in the pool.
         A match that ends inside a block plans a copy, or takes the block over when it is nobody's and ends
-        where the match does; with `whole_blocks` it is cut down to the block's start instead. Without `reads`
-        nothing is looked for, and all tokens are left to compute.
+        where the match does; with `whole_blocks` it is cut down to the block's start instead. No more than
+        `max_matched` tokens are looked for; None: all but one.
         """
-        found = self.find(namespace, bytearray(tokens[:-TOKEN_BYTES] if reads else b""))
+        found = self.find(namespace, bytearray(matchable(tokens, max_matched)))
         without_tail = Match(found.node, found.num_tokens, None, 0)
         asked = _Asked(namespace, tokens, num_required, num_spare, retention, now)
         lease = self._hold(without_tail if whole_blocks else found, asked)

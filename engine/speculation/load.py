@@ -32,9 +32,7 @@ def load_draft(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> 
     """
     if config.speculation != "draft":
         return None
-    draft, weights = load(
-        config.draft_model or config.model, dtype, packed=config.products == "packed"
-    )
+    draft, weights = load(config.draft_model or config.model, dtype, packed=config.products == "packed")
     if draft.vocab_size != model.vocab_size:
         raise ValueError(
             f"draft_model has {draft.vocab_size} tokens and the model {model.vocab_size}: a draft must speak "

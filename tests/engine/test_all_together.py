@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from engine.core import EngineCore
-from engine.messages import Accepted, BeamParams, EngineConfig, Submit, TokenEvent, TokenEvents
+from engine.messages import Abort, Accepted, BeamParams, EngineConfig, Submit, TokenEvent, TokenEvents
 from engine.pace import StepPace
 from engine.runner import ModelRunner, load_runner
 from engine.scheduler import Limits
@@ -313,3 +313,36 @@ def test_proposing_stops_where_it_does_not_pay(folder: Path) -> None:
     drain(core)
 
     assert core.stats().num_proposed_tokens < 10
+
+
+def test_nothing_is_remembered_of_searches_that_were_aborted(runner: ModelRunner) -> None:
+    """In whatever state: some hypotheses have given way, and are in no queue."""
+    core = make_core(runner, max_batch_tokens=8, max_sequences=2)
+    for num_steps in range(1, 14):
+        submit(core, "a", PROMPT, beam=BeamParams(width=4), max_tokens=20)
+        for _ in range(num_steps):
+            core.step()
+        core.abort(Abort(request_id="a"))
+        core.step()
+        core.scheduler.check_invariants()
+        assert not core.has_work
+        assert core.scheduler._beaming._groups == {}
+    assert core.cache.device.ledger.num_held == 0
+
+
+def test_a_watcher_is_told_of_what_stays_alone(runner: ModelRunner) -> None:
+    """Not of what hypotheses and side requests compute and take with them; of the answer, when it is kept."""
+    core = make_core(runner)
+    core.cache.events.is_on = True
+    submit(core, "a", PROMPT, max_tokens=24, beam=BeamParams(width=3))
+    submit(core, "side", [*PROMPT, 50], is_side=True, max_tokens=30)
+    drain(core)
+
+    told = {event.tokens for event in core.cache.events.take()[0] if event.kind == "committed"}
+    there = set()
+    for node in core.cache.device.nodes():
+        path = node.path_tokens()
+        there |= {path[: end * 64] for end in range(1, len(path) // 64 + 1)}  # full blocks of 16 tokens
+    believed = {tokens[: end * 64] for tokens in told for end in range(1, len(tokens) // 64 + 1)}
+    assert believed == there
+    assert len(there) >= 2

@@ -193,34 +193,34 @@ def test_who_has_most_in_the_cache_starts_first_of_equals() -> None:
 
 
 def test_while_answers_grow_a_step_keeps_to_its_budget() -> None:
-    """Each answer grows by one token however many there are, and prompts get on by a least chunk."""
-    sim = simulation(max_batch_tokens=64)
-    sim.budget = 20
-    sim.add("old", prompt(30, first=0), asking(20))
+    """Each answer grows by one token however many there are, and prompts get on by what is left."""
+    sim = simulation(max_batch_tokens=128)
+    sim.budget = 80
+    sim.add("old", prompt(100, first=0), asking(20))
     first = sim.step()
-    sim.add("new", prompt(80, first=1), asking(1))
+    sim.add("new", prompt(330, first=1), asking(1))
     sim.step()  # the step in which it is admitted
 
     def sizes(step: Step | None) -> list[int]:
         assert step is not None
         return [span.end - span.start for span in step.spans]
 
-    assert sizes(first) == [30]
-    assert [sizes(sim.step()) for _ in range(3)] == [[1, 19]] * 3
+    assert sizes(first) == [100]
+    assert [sizes(sim.step()) for _ in range(3)] == [[1, 79]] * 3
 
 
 def test_a_budget_below_the_answers_still_lets_prompts_get_on() -> None:
-    sim = simulation(max_batch_tokens=64)
+    sim = simulation(max_batch_tokens=128)
     sim.budget = 1
     sim.add("old", prompt(4, first=0), asking(20))
     sim.step()
-    sim.add("new", prompt(40, first=1), asking(1))
+    sim.add("new", prompt(200, first=1), asking(1))
 
     while ("new", 0) not in sim.ends:
         step = sim.step()
         assert step is not None
         assert "old" in {span.sequence.request_id for span in step.spans}
-        assert step.num_tokens <= 17
+        assert step.num_tokens <= 1 + 64
     assert ("old", 0) not in sim.ends
 
 
@@ -265,3 +265,64 @@ def test_what_has_waited_too_long_is_let_go() -> None:
     sim.drain()
 
     assert list(sim.ends) == [("runs", 0)]
+
+
+def test_small_requests_of_others_cannot_keep_a_large_one_out() -> None:
+    """They keep the pool full for ever; after the limit nobody starts before the large one does."""
+    sim = simulation(24, max_batch_tokens=64, max_sequences=8, max_overtaken=4)
+    num_small = num_when_large_came = 0
+    while ("large", 0) not in sim.ends:
+        while sum(name.request_id != "large" for name in sim.scheduler.admission.waiting) < 4:
+            sim.add(f"small {num_small}", prompt(8, first=num_small), asking(10), namespace=b"b")
+            num_small += 1
+        sim.step()
+        if sim.now == 6.0:
+            sim.add("large", prompt(80, first=1000), asking(2), namespace=b"a")
+            num_when_large_came = len(sim.ends)
+    assert len(sim.ends) - num_when_large_came < 30
+
+
+def test_nobody_pays_for_what_it_had_while_alone() -> None:
+    """One tenant worked for long, then all was idle; another came, and then the first again."""
+    sim = simulation(max_sequences=1)
+    for number in range(60):
+        sim.add(f"old {number}", prompt(20, first=number), asking(5), namespace=b"a")
+    sim.drain()
+    for number in range(30):
+        sim.add(f"new {number}", prompt(20, first=100 + number), asking(5), namespace=b"b")
+    sim.step()
+    sim.add("back", prompt(20, first=99), asking(5), namespace=b"a")
+    sim.ends.clear()
+
+    while ("back", 0) not in sim.ends:
+        sim.step()
+
+    assert len(sim.ends) <= 3
+
+
+def test_no_place_is_made_again_and_again_for_one_that_lacks_blocks() -> None:
+    sim = simulation(20, max_sequences=2)
+    for number in range(2):
+        sim.add(f"b {number}", prompt(12, first=number), asking(24), namespace=b"b")
+    for _ in range(4):
+        sim.step()
+    sim.add("large", prompt(56, first=9), asking(2), namespace=b"a")
+
+    sim.drain()
+
+    assert sim.scheduler.counters.num_preemptions <= 3
+
+
+def test_a_weighed_prompt_that_is_cached_ends_though_it_fills_most_of_the_pool() -> None:
+    """All of it is computed again beside what is cached; where that is too much, from what was told on."""
+    sim = simulation(10, max_batch_tokens=8)
+    text = prompt(30, first=0)
+    sim.add("before", text, asking(1))
+    sim.drain()
+    sim.add("weighed", text, SamplingParams(max_tokens=2, prompt_logprobs=0))
+
+    for _ in range(30):
+        sim.step()
+
+    assert ("weighed", 0) in sim.ends
+    assert len(sim.prompt_weights["weighed"]) == 29

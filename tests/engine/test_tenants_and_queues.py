@@ -2,11 +2,12 @@
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from engine.core import CoreOptions, EngineCore
-from engine.messages import Accepted, Refused, Submit, TokenEvents
+from engine.messages import Accepted, BeamParams, Refused, Submit, TokenEvents
 from engine.pace import StepPace
 from engine.scheduler import Limits
 from engine.sequence import SamplingParams
@@ -79,6 +80,38 @@ def test_a_request_that_waits_too_long_is_told_so() -> None:
     assert core.stats().num_waiting == 0
     assert core.stats().num_waited_too_long == 1
     assert core.stats().num_running == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"seed": -1}, "64 bits"),
+        ({"seed": 1 << 64}, "64 bits"),
+        ({"logprobs": -1}, "0 to 20"),
+        ({"prompt_logprobs": 21}, "0 to 20"),
+        ({"beam": BeamParams(width=0)}, "hypotheses"),
+        ({"beam": BeamParams(width=17)}, "hypotheses"),
+        ({"beam": BeamParams(width=2, length_penalty=400.0)}, "length penalty"),
+    ],
+)
+def test_values_that_would_fail_a_step_are_refused(values: dict[str, Any], reason: str) -> None:
+    sampling = SamplingParams(**{"max_tokens": 3, **values})
+    message = Submit(request_id="r", prompt=pack([1, 2]), sampling=sampling, namespace=ANN)
+
+    refused = make_core().submit(message)
+
+    assert isinstance(refused, Refused)
+    assert refused.kind == "refused"
+    assert reason in refused.message
+
+
+def test_an_id_that_runs_is_not_taken_again_and_may_come_back_later() -> None:
+    core = make_core()
+    core.submit(submit("1"))
+    assert isinstance(core.submit(submit("1", BEN)), Refused)
+    while core.has_work:
+        core.step()
+    assert isinstance(core.submit(submit("1")), Accepted)
 
 
 def test_weights_come_from_the_options() -> None:

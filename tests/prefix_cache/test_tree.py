@@ -1,6 +1,6 @@
 """The tree's life, step by step. `test_the_worked_example` is the one that prefix_cache/README.md tells."""
 
-from prefix_cache.lease import Lease
+from prefix_cache.lease import Lease, Retention
 from prefix_cache.node import SHARED
 from prefix_cache.plan import BlockCopy, BlockId, Tier
 from prefix_cache.tokens import common_prefix, pack
@@ -256,3 +256,63 @@ def test_common_prefix_counts_tokens() -> None:
         ([7], [8], 0),
     ]:
         assert common_prefix(bytearray(pack(first)), bytearray(pack(second))) == expected
+
+
+def test_what_is_found_does_not_depend_on_how_runs_are_split() -> None:
+    """A shared run and an own one begin alike, and the own one agrees longer: looking again finds as much."""
+    cache = PrefixCache(num_blocks=12, block_size=4)
+    remember(cache, [1, 2, 3, 4, 5, 1, 7])
+    remember(cache, [1, 2, 3, 4, 5, 2, 7], namespace=SHARED)
+    asked = pack([1, 2, 3, 4, 5, 1, 9])
+
+    assert [cache.match_length(b"a", asked) for _ in range(3)] == [6, 6, 6]
+    assert cache.match_length(b"b", asked) == 5
+    hold = cache.hold(b"a", asked)
+    assert hold.num_tokens == 6
+    cache.let_go(hold)
+
+
+def test_below_a_shared_run_the_longer_of_two_ways_is_taken() -> None:
+    cache = PrefixCache(num_blocks=20, block_size=4)
+    remember(cache, ids(1, 8), namespace=SHARED)
+    remember(cache, [*ids(1, 8), 20, 21, 22, 23, 24])
+    remember(cache, [*ids(1, 8), 20, 21, 30], namespace=SHARED)
+
+    assert cache.match_length(b"a", pack([*ids(1, 8), 20, 21, 22, 23, 99])) == 12
+    assert cache.match_length(b"a", pack([*ids(1, 8), 20, 21, 30, 31])) == 11
+
+
+def test_what_passes_is_found_while_it_is_held_and_gone_after() -> None:
+    cache = PrefixCache(num_blocks=8, block_size=4)
+    side = cache.acquire(
+        b"a", pack(ids(1, 9)), max_new=99, num_required=9, now=0.0, retention=Retention(is_side=True)
+    )
+    assert side is not None
+    compute(cache, side, ids(1, 9))
+    assert cache.match_length(b"a", pack(ids(1, 9))) == 9
+    assert cache.kept_length(b"a", pack(ids(1, 9))) == 0
+
+    user = acquire(cache, [*ids(1, 8), 70])
+    assert user is not None
+    assert user.num_matched == 8
+    cache.release(side, 1.0)
+
+    assert cache.kept_length(b"a", pack(ids(1, 9))) == 8  # what somebody uses stays
+    cache.release(user, 2.0)
+    cache.check_invariants([])
+    assert cache.match_length(b"a", pack(ids(1, 9))) == 8
+    assert cache.ledger.num_cached == 2
+
+
+def test_what_passes_and_is_kept_after_all_stays() -> None:
+    cache = PrefixCache(num_blocks=8, block_size=4)
+    side = cache.acquire(
+        b"a", pack(ids(1, 6)), max_new=99, num_required=6, now=0.0, retention=Retention(is_side=True)
+    )
+    assert side is not None
+    compute(cache, side, ids(1, 6))
+
+    cache.keep(side)
+    cache.release(side, 1.0)
+
+    assert cache.match_length(b"a", pack(ids(1, 6))) == 6
