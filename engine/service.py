@@ -75,6 +75,7 @@ class EngineService:
         self._socket = socket
         self._owners: dict[str, bytes] = {}  # request id -> the client it came from
         self._errands: list[tuple[bytes, Errand]] = []  # parks and prefetches that go on, and who waits
+        self._to_forget: list[tuple[bytes, Forget]] = []
         self._forgotten: list[tuple[bytes, Forgotten]] = []  # told when the disk has forgotten, too
         self._settlers: list[tuple[bytes, int]] = []  # who waits until nothing moves
         self._watchers: set[bytes] = set()  # clients that are told what happens in the cache
@@ -101,11 +102,19 @@ class EngineService:
         if core.is_step_done:
             news += core.finish()
             self._receive(timeout_ms=0)  # an abort that came meanwhile takes effect before the next step
+        if not core.is_running:
+            self._forget()
         if not core.is_running and core.has_work and not core.begin():
             core.rest()
         self._publish(news)
         if core.is_running:
             core.look_ahead()
+
+    def _forget(self) -> None:
+        """Do what was asked to be forgotten. Not while a step runs: what it computes would be found after."""
+        for client, message in self._to_forget:
+            self._forgotten.append((client, self._core.answers.forget(message)))
+        self._to_forget.clear()
 
     def _patience_ms(self) -> int:
         """How long to wait for messages when there are none."""
@@ -161,7 +170,7 @@ class EngineService:
             case Prefetch():
                 self._errands.append((client, answers.prefetch(message, now)))
             case Forget():
-                self._forgotten.append((client, answers.forget(message)))
+                self._to_forget.append((client, message))
             case Pin():
                 self._send(client, answers.pin(message, now))
             case Unpin():
