@@ -24,7 +24,7 @@ pull: $(RUNTIME)
 
 test: $(TOOLS)
 	@$(BIN)/stemma pull --data data
-	$(BIN)/python -m pytest
+	GOMP_SPINCOUNT=2000 $(BIN)/python -m pytest
 
 soak: $(TOOLS)
 	$(BIN)/python -m tests.simulation.soak --steps 1000000
