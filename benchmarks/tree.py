@@ -3,6 +3,7 @@
 python -m benchmarks.tree
 """
 
+import argparse
 import hashlib
 import random
 import statistics
@@ -126,6 +127,7 @@ def measure_memory(rng: random.Random, num_conversations: int) -> None:
 
 def main() -> None:
     """Print every figure."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     rng = random.Random(1)
     measure_time(rng)
     measure_memory(rng, 15_625)

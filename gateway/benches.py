@@ -3,6 +3,7 @@
 It owns their names and nothing of theirs: it imports none of them, and their flags and exit codes go through.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -49,8 +50,10 @@ def module_of(name: str) -> str:
 
 def run_program(module: str, arguments: Sequence[str]) -> int:
     """Run a module as a program, and wait for it. Answers with its exit code."""
-    # -P: the folder that the user stands in may hold packages of the same names.
-    return subprocess.run([sys.executable, "-P", "-m", module, *arguments], check=False).returncode
+    # -P: the folder that the user stands in may hold packages of the same names. Threads that wait for each
+    # other should not burn a core that others want: see docs/decisions/006-short-spins.md.
+    command = [sys.executable, "-P", "-m", module, *arguments]
+    return subprocess.run(command, env={"GOMP_SPINCOUNT": "2000", **os.environ}, check=False).returncode
 
 
 def _table() -> str:

@@ -4,7 +4,7 @@ A value out of range raises ValueError where it is written.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from engine.sequence import MAX_BEAM_WIDTH, MAX_TOP_LOGPROBS, BeamParams
@@ -13,6 +13,7 @@ from engine.sequence import SamplingParams as EngineSampling
 __all__ = ["BeamSearchParams", "SamplingParams"]
 
 _UINT64_MASK = (1 << 64) - 1
+_INT64 = 1 << 63
 _MAX_CHOICES = 64
 
 
@@ -40,6 +41,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
 
     def __post_init__(self) -> None:
+        _require_types(self)
         _require(1 <= self.n <= _MAX_CHOICES, f"n is 1 to {_MAX_CHOICES}")
         for name in ("presence_penalty", "frequency_penalty"):
             _require(-2 <= getattr(self, name) <= 2, f"{name} is -2 to 2")
@@ -52,7 +54,9 @@ class SamplingParams:
         _require(
             0 <= self.min_tokens <= (self.max_tokens or self.min_tokens), "min_tokens is 0 to max_tokens"
         )
-        _require(all(self.stops), "stop holds an empty string")
+        _require(self.seed is None or -_INT64 <= self.seed < _INT64, "seed has 64 bits")
+        is_text = isinstance(self.stops, Sequence) and all(isinstance(stop, str) for stop in self.stops)
+        _require(is_text and all(self.stops), "stop is a string, or several, none of them empty")
         biases = (self.logit_bias or {}).values()
         _require(all(-100 <= bias <= 100 for bias in biases), "logit_bias is -100 to 100")  # nor is it NaN
         for name in ("logprobs", "prompt_logprobs"):
@@ -98,6 +102,7 @@ class BeamSearchParams:
     early_stopping: bool | Literal["never"] = False
 
     def __post_init__(self) -> None:
+        _require_types(self)
         _require(1 <= self.beam_width <= MAX_BEAM_WIDTH, f"beam_width is 1 to {MAX_BEAM_WIDTH}")
         _require(self.max_tokens >= 1, "max_tokens is 1 or more")
         _require(-10 <= self.length_penalty <= 10, "length_penalty is -10 to 10")
@@ -115,6 +120,19 @@ class BeamSearchParams:
                 early_stopping=self.early_stopping,
             ),
         )
+
+
+def _require_types(params: "SamplingParams | BeamSearchParams") -> None:
+    """Numbers are numbers, and counts whole ones: else a mistake would show in the middle of a run."""
+    for each in fields(params):
+        value, kind = getattr(params, each.name), each.type
+        if value is None and kind == int | None:
+            continue
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if kind in (int, int | None):
+            _require(is_whole, f"{each.name} is a whole number")
+        elif kind is float:
+            _require(is_whole or isinstance(value, float), f"{each.name} is a number")
 
 
 def _require(is_so: bool, rule: str) -> None:

@@ -291,3 +291,22 @@ def test_it_needs_no_web_stack() -> None:
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert loaded.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"n": True},
+        {"n": 1.5},
+        {"max_tokens": 2.5},
+        {"seed": 1 << 70},
+        {"seed": "x"},
+        {"temperature": "1"},
+        {"top_p": None},
+        {"stop": 5},
+        {"stop": ["a", 5]},
+    ],
+)
+def test_parameters_of_a_wrong_type_are_refused_where_they_are_written(values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(values))):
+        SamplingParams(**values)
