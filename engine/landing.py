@@ -60,6 +60,8 @@ class Landing:
     ) -> tuple[tuple[Draw, ...], int | None, FinishReason | None]:
         """Add drawn tokens up to the one that ends the sequence; returns the answer's, and how it ended."""
         sampling = sequence.sampling
+        if sampling.max_tokens == 0:
+            return (), None, "length"
         for place, draw in enumerate(drawn):
             self._counters.num_generated_tokens += 1
             if draw.token_id in sampling.stop_token_ids and sequence.num_drawn >= sampling.min_tokens:

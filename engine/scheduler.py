@@ -128,8 +128,8 @@ class Scheduler:
         `budget` bounds the tokens of a step in which answers grow, though each grows by one.
         """
         assert not self._is_in_flight, "a step is in flight already"
-        has_made_way = self._make_way(now)
         plan = StepPlan(self._limits.max_batch_tokens)
+        has_made_way = self._make_way(plan, now)
         self._continue_running(plan, now, budget)
         if not self._cache.is_pressed:
             self._admit(plan, now)
@@ -214,8 +214,9 @@ class Scheduler:
     def _refuse_impossible(
         self, num_prompt_tokens: int, sampling: SamplingParams, namespace: bytes, num_choices: int
     ) -> None:
-        if num_prompt_tokens < 1 or sampling.max_tokens < 1 or num_choices < 1:
-            raise RequestRefused("a request needs a prompt, room for one token, and one choice")
+        least = 0 if sampling.beam is None else 1
+        if num_prompt_tokens < 1 or sampling.max_tokens < least or num_choices < 1:
+            raise RequestRefused("a request needs a prompt and a choice, and a search a token to search for")
         capacity = self._cache.device.ledger.ceiling_of(namespace) * self._cache.block_size
         if num_prompt_tokens + sampling.max_tokens > capacity:
             raise RequestRefused(
@@ -223,13 +224,13 @@ class Scheduler:
                 "that there is memory for"
             )
 
-    def _make_way(self, now: float) -> bool:
+    def _make_way(self, plan: StepPlan, now: float) -> bool:
         """All places taken, and a tenant waits with less than its share: one who has more gives one up."""
         account = None if self._made_way_in_vain else self.admission.wants_way()
         victim = None if account is None else self.admission.who_gives_way(account)
         if victim is None or victim.status is not Status.RUNNING:
             return False
-        self._preempt(victim, StepPlan(0), now)
+        self._preempt(victim, plan, now)
         return True
 
     def _continue_running(self, plan: StepPlan, now: float, budget: int | None) -> None:

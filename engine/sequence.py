@@ -45,7 +45,7 @@ class BeamParams:
 class SamplingParams:
     """How to choose tokens, and when to stop. All values are final: defaults are resolved before."""
 
-    max_tokens: int
+    max_tokens: int  # 0: nothing is drawn; the prompt is computed, and weighed if that is asked
     temperature: float = 1.0  # 0 is greedy
     top_p: float = 1.0
     top_k: int | None = None  # None: the whole vocabulary

@@ -64,7 +64,9 @@ def _routes(
     chat = ChatRoute(
         services, intake=intake, renderer=renderer, sessions=sessions, journal=journal, pace=pace
     )
-    completions = CompletionsRoute(services, intake=intake, pace=pace)
+    completions = CompletionsRoute(
+        services, intake=intake, pace=pace, max_waiting=settings.engine.max_waiting
+    )
     admin = AdminRoute(services, prefixes=prefixes, journal=journal, pace=pace)
     models = ModelsRoute(services)
     operations = OperationsRoute(services)

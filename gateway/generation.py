@@ -8,8 +8,6 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from engine.messages import Submit, TokenEvent, TokenLogprob
 from gateway.choice import Choice, Piece, ToldToken
 
@@ -33,7 +31,6 @@ class Generation:
     prompt_ids: "array[int]"
     choices: list[Choice]
     echo: Echo | None = None
-    scores_only: bool = False  # the engine draws a token because it must, and nobody hears of it
     num_cached_tokens: int = 0
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # from the second token on
     _waiting: list[TokenEvent] = field(default_factory=list)  # until the prompt can be told
@@ -61,7 +58,7 @@ class Generation:
         for each in events:
             choice = self.choices[each.choice]
             if not choice.is_finished:  # else it was drawn before the abort arrived
-                pieces.append(choice.push(_without_draw(each) if self.scores_only else each))
+                pieces.append(choice.push(each))
         return pieces
 
     @property
@@ -80,10 +77,3 @@ class Generation:
     def _prompt_tokens(self, echo: Echo) -> list[ToldToken]:
         values = [None, *self.prompt_logprobs]
         return [ToldToken(*each) for each in zip(self.prompt_ids, echo.offsets, values, strict=True)]
-
-
-def _without_draw(event: TokenEvent) -> TokenEvent:
-    is_over = event.finish_reason is not None
-    return msgspec.structs.replace(
-        event, token_ids=[], logprobs=None, finish_reason="length" if is_over else None, stop_token_id=None
-    )

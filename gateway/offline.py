@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+import msgspec
 from tqdm import tqdm
 
 from engine.local import load_core
@@ -76,20 +77,24 @@ class LLM:
         engine.messages.EngineConfig, such as kv_bytes. Raises ValueError or OSError when the model cannot be
         loaded, PullError when it cannot be fetched.
         """
+        given = {
+            "model": model,
+            "dtype": "bfloat16" if dtype == "auto" else dtype,
+            "max_context": max_model_len,
+            "max_waiting": _NO_LIMIT,
+            "max_waiting_tokens": _NO_LIMIT,
+            "max_wait_seconds": float("inf"),
+            **options,
+        }
+        if unknown := sorted(given.keys() - EngineConfig.__struct_fields__):
+            raise ValueError(f"there is no option {unknown[0]!r}")
+        try:
+            config = msgspec.convert(given, EngineConfig)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{error}") from None
         path = pull_default(Path("data/models")) if model == "default" else Path(model)
         prompts = load_prompts(path)
-        config = EngineConfig(
-            model=str(path),
-            dtype="bfloat16" if dtype == "auto" else dtype,
-            max_context=max_model_len,
-            **{
-                "max_waiting": _NO_LIMIT,
-                "max_waiting_tokens": _NO_LIMIT,
-                "max_wait_seconds": float("inf"),
-                **options,
-            },
-        )
-        self._bind(load_core(config), prompts, seed)
+        self._bind(load_core(msgspec.structs.replace(config, model=str(path))), prompts, seed)
 
     @classmethod
     def over(cls, core: Core, prompts: Prompts, *, seed: int | None = None) -> Self:
@@ -172,6 +177,8 @@ class LLM:
         params = [given or SamplingParams()] * len(jobs) if not isinstance(given, Sequence) else list(given)
         if len(params) != len(jobs):
             raise ValueError(f"{len(params)} sampling_params for {len(jobs)} prompts")
+        if not all(isinstance(wish, SamplingParams) for wish in params):
+            raise ValueError("sampling_params are SamplingParams, one for all prompts or one each")
         generations = []
         for job, wish in zip(jobs, params, strict=True):
             sampling = wish.for_engine(

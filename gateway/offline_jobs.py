@@ -38,6 +38,8 @@ class JobMaker:
     def of_prompts(self, prompts: PromptInput | Sequence[PromptInput]) -> list[Job]:
         """One for each prompt."""
         listed = [prompts] if isinstance(prompts, str | Mapping) else prompts
+        if not isinstance(listed, Sequence):
+            raise ValueError(_FORMS)
         return [self._of_prompt(each) for each in listed]
 
     def of_conversations(
@@ -77,7 +79,9 @@ class JobMaker:
         given: Mapping[str, Any] = {"prompt": prompt} if isinstance(prompt, str) else prompt
         ids, text = given.get("prompt_token_ids"), given.get("prompt")
         if ids is not None:
-            if not all(type(each) is int and 0 <= each < self._vocab_size for each in ids):
+            if not isinstance(ids, Sequence) or not all(
+                type(each) is int and 0 <= each < self._vocab_size for each in ids
+            ):
                 raise ValueError(f"prompt_token_ids are 0 to {self._vocab_size - 1:,}")
             job = Job(ids=array("i", ids), text=None)
         elif isinstance(text, str):
@@ -94,6 +98,24 @@ def _conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) ->
     listed: Sequence[Any] = [messages] if is_one else messages
     for each in listed:
         is_list = isinstance(each, Sequence) and not isinstance(each, str)
-        if not is_list or not each or not all(isinstance(message, Mapping) for message in each):
-            raise ValueError("a conversation is a sequence of messages, each a mapping, and has one at least")
+        if not is_list or not each or not all(map(_is_message, each)):
+            raise ValueError(
+                "a conversation is a sequence of messages, and has one at least; each is a mapping with "
+                "a role and a content, which is text or a list of parts of text"
+            )
     return [list(each) for each in listed]
+
+
+def _is_message(message: object) -> bool:
+    return (
+        isinstance(message, Mapping)
+        and isinstance(message.get("role"), str)
+        and _is_content(message.get("content"))
+    )
+
+
+def _is_content(content: object) -> bool:
+    """Text, none, or parts of text as the protocol has them."""
+    if not isinstance(content, list):
+        return content is None or isinstance(content, str)
+    return all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in content)

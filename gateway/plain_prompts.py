@@ -53,7 +53,7 @@ class PlainPrompts:
     def _check(self, prompt: PromptText, info: EngineInfo, path: str) -> None:
         limit = info.max_request_tokens
         if isinstance(prompt, str):
-            if len(prompt) // self._prompts.max_token_bytes >= limit:
+            if len(prompt) // self._prompts.max_token_bytes > limit:
                 raise ContextTooLong(
                     f"{path} has {len(prompt):,} characters; the {limit:,} tokens of prompt and answer "
                     "together cannot hold them. Shorten it.",

@@ -85,7 +85,7 @@ class ScriptedEvents:
             raise engine.failure
         sampling = self._submits[key[0]].sampling
         end = min(len(script.token_ids), sampling.max_tokens) if sampling.beam else step + 1
-        token_ids = list(script.token_ids[step:end])
+        token_ids = list(script.token_ids[step : min(end, sampling.max_tokens)])
         is_over = step + 1 > len(script.token_ids) or (
             end >= len(script.token_ids) and (script.finish_reason == "length" or bool(sampling.beam))
         )
@@ -97,7 +97,9 @@ class ScriptedEvents:
             logprobs=None
             if sampling.logprobs is None
             else [self._logprob(each, sampling.logprobs) for each in token_ids],
-            finish_reason=script.finish_reason if is_over else ("length" if is_cut else None),
+            finish_reason=script.finish_reason
+            if is_over and sampling.max_tokens
+            else ("length" if is_cut else None),
             prompt_logprobs=[untold.pop()] if untold and key[1] == 0 else None,
         )
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.errors import InvalidRequest
 from gateway.events import Pace
 from gateway.explanation import explain_plain
 from gateway.generation import Generation
@@ -32,7 +33,9 @@ __all__ = ["CompletionsRoute"]
 class CompletionsRoute:
     """The endpoint, with its collaborators."""
 
-    def __init__(self, services: Services, *, intake: Intake, pace: Pace) -> None:
+    def __init__(self, services: Services, *, intake: Intake, pace: Pace, max_waiting: int) -> None:
+        """`max_waiting` requests of a tenant may wait in the engine, where each prompt is one."""
+        self.max_waiting = max_waiting
         self.services = services
         self.intake = intake
         self.prompts = PlainPrompts(services.prompts)
@@ -62,6 +65,12 @@ class CompletionsRoute:
     async def _reply(self, asked: CompletionRequest, record: RequestRecord) -> Reply:
         """Everything that the engine needs, checked. Submits nothing."""
         assert record.tenant is not None, "the request has been let in"
+        if len(asked.prompt) > self.max_waiting:
+            raise InvalidRequest(
+                f"prompt has {len(asked.prompt):,} prompts, and only {self.max_waiting:,} may wait here; "
+                "send fewer at once.",
+                param="prompt",
+            )
         namespace = self.services.namespaces.of(record.tenant, asked.cache_salt)
         made = await self.prompts.make(
             asked.prompt,
@@ -92,7 +101,6 @@ class CompletionsRoute:
                     prompt_ids=prompt.ids,
                     choices=choices,
                     echo=prompt.echo,
-                    scores_only=asked.scores_only,
                 )
             )
         reply = Reply(

@@ -28,10 +28,10 @@ def answer_limit(
     wanted = request.token_limit
     if wanted is None and num_prompt_tokens < limit:
         return min(limit - num_prompt_tokens, request.default_limit or limit)
-    if wanted is not None and num_prompt_tokens + max(1, wanted) <= limit:
-        return max(1, wanted)  # the engine always draws
+    if wanted is not None and num_prompt_tokens + wanted <= limit:
+        return wanted
     name = request.limit_field
-    answer = f"{name} asks for {wanted:,} more" if wanted else "an answer needs at least 1"
+    answer = "an answer needs at least 1" if wanted is None else f"{name} asks for {wanted:,} more"
     raise ContextTooLong(
         f"The prompt has {num_prompt_tokens:,} tokens and {answer}; the limit is {limit:,} together. "
         f"Shorten the {prompt_field}{f' or lower {name}' if wanted else ''}.",

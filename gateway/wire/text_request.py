@@ -5,6 +5,7 @@ strict: "1" is not 1 and true is not a number. An explicit null equals leaving t
 objects are read up to their first fault: complaints about millions of items would hold every other request.
 """
 
+from abc import abstractmethod
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast
@@ -113,9 +114,9 @@ class TextRequest(BaseModel):
         return None
 
     @property
+    @abstractmethod
     def num_told(self) -> int | None:
         """How many candidates are told at each token of an answer; None for no log-probabilities."""
-        raise NotImplementedError
 
     @property
     def num_drawn_logprobs(self) -> int | None:

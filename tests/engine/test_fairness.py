@@ -152,6 +152,26 @@ def test_a_tenant_with_less_than_its_share_of_places_is_made_way_for() -> None:
     assert [len(sim.answers[f"long {number}", 0]) for number in range(3)] == [7, 7, 7]
 
 
+def test_nobody_gives_way_whose_turn_comes_first() -> None:
+    """It would take the place back in the same step: one tenant has most places, and was served least."""
+    sim = simulation(max_sequences=4)
+    for number in range(3):
+        sim.add(f"small {number}", [number, 1], asking(60), namespace=b"c")
+    sim.add("middle", prompt(60, first=10), asking(1), namespace=b"b")
+    while ("middle", 0) not in sim.ends:
+        sim.step()
+    sim.add("large", prompt(150, first=11), asking(60), namespace=b"a")
+    sim.step()
+    sim.add("middle again", prompt(20, first=12), asking(1), namespace=b"b")
+
+    for _ in range(5):
+        sim.step()
+
+    assert sim.scheduler.counters.num_preemptions == 0
+    sim.drain()
+    assert len(sim.ends) == 6
+
+
 def test_no_tenant_is_made_way_for_beyond_its_share() -> None:
     sim = simulation(max_sequences=4)
     for number in range(2):

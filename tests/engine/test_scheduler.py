@@ -4,7 +4,7 @@ import pytest
 
 from engine.errors import RequestRefused
 from engine.scheduler import Limits
-from engine.sequence import SamplingParams
+from engine.sequence import BeamParams, SamplingParams
 from engine.step import Step
 from prefix_cache.lease import Retention
 from prefix_cache.quota import Quota
@@ -251,3 +251,17 @@ def test_what_could_never_run_is_refused() -> None:
     sim.drain()
 
     assert len(sim.answers["r", 0]) == 6
+
+
+def test_a_prompt_may_be_weighed_alone_though_it_fills_the_pool() -> None:
+    """Nothing is drawn, so nothing needs room beside it."""
+    sim = simulation(num_blocks=4)
+    sampling = SamplingParams(max_tokens=0, prompt_logprobs=0)
+    sim.add("r", prompt(16), sampling, choices=2)
+    sim.drain()
+
+    assert sim.ends == {("r", 0): "length", ("r", 1): "length"}
+    assert sim.answers == {("r", 0): [], ("r", 1): []}
+    assert len(sim.prompt_weights["r"]) == 15
+    with pytest.raises(RequestRefused, match="search"):
+        sim.add("s", prompt(4), SamplingParams(max_tokens=0, beam=BeamParams(width=2)))

@@ -70,22 +70,6 @@ def test_a_prompt_of_one_token_has_nothing_to_wait_for() -> None:
     assert [piece.text for piece in told.push(event(0, b"a"))] == ["x", "a"]
 
 
-def test_what_is_drawn_to_weigh_a_prompt_is_not_told() -> None:
-    told = generation(1, scores_only=True)
-
-    (piece,) = told.push(event(0, b"a", finish_reason="length"))
-
-    assert (piece.text, piece.finish_reason, told.num_drawn) == ("", "length", 0)
-
-
-def test_a_stop_drawn_to_weigh_a_prompt_is_an_end_like_any_other() -> None:
-    told = generation(1, scores_only=True)
-
-    (piece,) = told.push(event(0, b"", finish_reason="stop", stop_token_id=257))
-
-    assert piece.finish_reason == "length"
-
-
 def test_what_was_drawn_after_the_end_is_dropped() -> None:
     told = generation(2)
     told.push(event(0, b"a", finish_reason="stop"))

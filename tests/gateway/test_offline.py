@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -310,3 +311,35 @@ def test_it_needs_no_web_stack() -> None:
 def test_parameters_of_a_wrong_type_are_refused_where_they_are_written(values: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(values))):
         SamplingParams(**values)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"tensor_parallel_size": 1}, "tensor_parallel_size"),
+        ({"dtype": "x"}, "dtype"),
+        ({"kv_bytes": "many"}, "kv_bytes"),
+    ],
+)
+def test_options_are_checked_before_anything_is_fetched(
+    options: dict[str, Any], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=reason):
+        LLM(**options)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("prompts", [None, 5, [None], [5], {"prompt_token_ids": 5}, {"prompt": 5}], ids=repr)
+def test_what_is_no_prompt_is_refused_before_anything_runs(prompts: Any) -> None:
+    core = ScriptedCore(["a"])
+
+    with pytest.raises(ValueError, match="prompt"):
+        llm(core).generate(prompts, use_tqdm=False)
+
+    assert core.submits == []
+
+
+def test_parameters_that_are_none_are_refused() -> None:
+    with pytest.raises(ValueError, match="SamplingParams"):
+        llm(ScriptedCore(["a"])).generate("x", 5, use_tqdm=False)

@@ -19,7 +19,8 @@ def llm(core: ScriptedCore) -> LLM:
 @pytest.mark.parametrize(
     "messages",
     ["hi", [[]], [[HI], []], ["a", "b"], [HI, "b"], [HI, [HI]], [[HI], HI], [[HI, "b"]], [5],
-     [{"role": "x", "content": "a"}]],
+     [{"role": "x", "content": "a"}], [{"role": "user", "content": 5}], [{"content": "a"}],
+     [{"role": "user", "content": [{"type": "image_url"}]}], [{"role": "user", "content": ["a"]}]],
     ids=repr,
 )  # fmt: skip
 def test_what_is_no_conversation_is_refused_before_anything_runs(messages: Any) -> None:

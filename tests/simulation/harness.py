@@ -46,6 +46,8 @@ def digest_of(tokens: Sequence[int]) -> bytes:
 def answer_alone(prompt: Sequence[int], sampling: SamplingParams, choice: int) -> tuple[list[int], str]:
     """What a sequence says when nobody else is there and nothing is cached."""
     tokens, drawn = list(prompt), []
+    if sampling.max_tokens == 0:
+        return drawn, "length"
     while True:
         token = token_after(digest_of(tokens), choice)
         if token in sampling.stop_token_ids and len(drawn) >= sampling.min_tokens:

@@ -38,7 +38,7 @@ def requests(draw: st.DrawFn) -> dict:
     prompt = (start + draw(st.lists(st.integers(0, 2), max_size=10))) or [0]
     beam = draw(st.none() | st.none() | beams)
     sampling = SamplingParams(
-        max_tokens=draw(st.integers(1, MAX_TOKENS - len(prompt) if beam is None else 4)),
+        max_tokens=draw(st.integers(0, MAX_TOKENS - len(prompt)) if beam is None else st.integers(1, 4)),
         min_tokens=0 if beam is not None else draw(st.sampled_from([0, 3])),
         stop_token_ids=draw(st.sampled_from([(), (STOP,)])),
         prompt_logprobs=draw(st.sampled_from([None, None, 0])),
@@ -199,7 +199,8 @@ def test_counted_tokens_are_the_tokens_computed(simulation: Simulation, load: li
     """
     for request in load:
         request["leaves"], request["choices"] = None, 1
-        request["sampling"] = replace(request["sampling"], beam=None)
+        max_tokens = max(request["sampling"].max_tokens, 1)
+        request["sampling"] = replace(request["sampling"], beam=None, max_tokens=max_tokens)
     simulation.max_lookahead = 0
     simulation.boot()
     play(simulation, load)

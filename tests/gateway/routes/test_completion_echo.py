@@ -70,7 +70,16 @@ def test_without_an_answer_the_prompt_alone_is_weighed(client: httpx.Client, eng
     assert response["choices"][3]["logprobs"]["token_logprobs"] == [None]
     assert response["usage"]["completion_tokens"] == 0
     assert response["usage"]["total_tokens"] == response["usage"]["prompt_tokens"] == 3
-    assert [submit.sampling.max_tokens for submit in engine.submits] == [1, 1]
+    assert [submit.sampling.max_tokens for submit in engine.submits] == [0, 0]
+
+
+def test_a_prompt_as_long_as_the_context_may_be_weighed(client: httpx.Client) -> None:
+    """It needs no room for an answer; one token more is too long."""
+    fields = {"echo": True, "logprobs": 0, "max_tokens": 0}
+
+    assert complete(client, prompt=[100] * 4096, **fields).status_code == 200
+    assert complete(client, prompt=[100] * 4097, **fields).status_code == 400
+    assert complete(client, prompt=[100] * 4096, max_tokens=1).status_code == 400
 
 
 def test_log_probabilities_of_the_prompt_may_be_asked_for_twice(client: httpx.Client) -> None:
