@@ -921,6 +921,22 @@ def test_a_side_request_leaves_no_trace() -> None:
     assert house.cache.device.ledger.num_held == 0
 
 
+def test_what_a_side_request_computes_is_not_written_even_if_it_is_to_be_parked() -> None:
+    """It is on the device for as long as the request runs, and nowhere else ever."""
+    house = House(host=8)
+    house.say(range(4))
+    house.settle()
+    side = house.compute([*range(4), *range(50, 59)], retention=Retention(is_side=True))
+
+    movement = house.cache.park(ANN, pack([*range(4), *range(50, 59)]))
+    house.settle()
+
+    assert movement.is_done
+    assert movement.num_parked_tokens == 4
+    assert house.on(Tier.HOST, [*range(4), *range(50, 59)]) == 4
+    house.release(side)
+
+
 def test_a_match_in_the_middle_of_a_run_holds_one_block_of_what_comes_after_it() -> None:
     house = House(device=20)
     house.say(range(40))

@@ -316,3 +316,38 @@ def test_what_passes_and_is_kept_after_all_stays() -> None:
     cache.release(side, 1.0)
 
     assert cache.match_length(b"a", pack(ids(1, 6))) == 6
+
+
+def test_what_a_side_request_adds_to_a_kept_run_goes_and_the_run_stays() -> None:
+    cache = PrefixCache(num_blocks=8, block_size=4)
+    remember(cache, ids(1, 8))
+    side = cache.acquire(
+        b"a", pack(ids(1, 13)), max_new=99, num_required=13, now=0.0, retention=Retention(is_side=True)
+    )
+    assert side is not None
+    compute(cache, side, ids(1, 13))
+    assert cache.match_length(b"a", pack(ids(1, 13))) == 13
+
+    cache.release(side, 1.0)
+
+    assert cache.match_length(b"a", pack(ids(1, 13))) == 8
+    assert cache.ledger.num_cached == 2
+
+
+def test_what_two_compute_of_which_one_passes_stays() -> None:
+    """Both came before either was there; the one that passes was faster."""
+    cache = PrefixCache(num_blocks=8, block_size=4)
+    side = cache.acquire(
+        b"a", pack(ids(1, 6)), max_new=99, num_required=6, now=0.0, retention=Retention(is_side=True)
+    )
+    plain = acquire(cache, ids(1, 6))
+    assert side is not None
+    assert plain is not None
+    compute(cache, side, ids(1, 6))
+    compute(cache, plain, ids(1, 6))
+
+    cache.release(side, 1.0)
+    cache.release(plain, 2.0)
+
+    assert cache.match_length(b"a", pack(ids(1, 6))) >= 4
+    cache.check_invariants([])
