@@ -937,6 +937,21 @@ def test_what_a_side_request_computes_is_not_written_even_if_it_is_to_be_parked(
     house.release(side)
 
 
+def test_what_was_to_be_written_and_is_there_only_in_passing_is_not_written() -> None:
+    """It had to leave before it was written, and a side request has computed the same since."""
+    house = House(device=4, host=8)
+    house.say(range(8))
+    house.say(range(100, 116))
+    assert house.on(Tier.DEVICE, range(8)) == 0
+    side = house.compute(range(8), retention=Retention(is_side=True))
+
+    house.settle()
+
+    assert house.on(Tier.DEVICE, range(8)) == 8
+    assert house.on(Tier.HOST, range(8)) == 0
+    house.release(side)
+
+
 def test_a_match_in_the_middle_of_a_run_holds_one_block_of_what_comes_after_it() -> None:
     house = House(device=20)
     house.say(range(40))
