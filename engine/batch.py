@@ -15,21 +15,17 @@ import torch
 
 from engine.step import Span
 from kernels.partitions import find_leaders
+from kernels.stack import StepTensors
 
 __all__ = ["Batch", "blank_batch", "build_batch"]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """The tensors of one step; a sequence here is one span. See docs/data-layout.md."""
+class Batch(StepTensors):
+    """The tensors of one step."""
 
     token_ids: torch.Tensor  # [num_tokens] int32
     positions: torch.Tensor  # [num_tokens] int32
-    slot_mapping: torch.Tensor  # [num_tokens] int32
-    block_tables: torch.Tensor  # [num_sequences, max_blocks] int32; past a sequence's blocks, zeros
-    context_lens: torch.Tensor  # [num_sequences] int32, this step's tokens included
-    cu_seqlens_q: torch.Tensor  # [num_sequences + 1] int32
-    leaders: torch.Tensor  # [num_sequences, num_partitions] int32, see kernels/partitions.py
     drawing_rows: torch.Tensor  # [num_rows] int64, the rows whose logits are sampled
 
 
@@ -52,13 +48,13 @@ def build_batch(
     tables = _block_tables(spans, ends, block_size)
     slots = tables[rows, positions // block_size] * block_size + positions % block_size
     arrays = (
-        _token_ids(spans, proposed),
-        positions,
         slots,
         tables,
         ends,
         cu_seqlens_q,
         find_leaders(tables, int(ends.max()), block_size),
+        _token_ids(spans, proposed),
+        positions,
         _drawing_rows(spans, cu_seqlens_q[1:], num_proposed),
     )
     return Batch(*(torch.from_numpy(values).to(device) for values in arrays))

@@ -4,14 +4,15 @@ Owns the choice between their implementations, which share one contract: `kernel
 formula, in shapes and as a reference in plain torch. Knows no scheduler, no cache and no model.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
 
 from torch import Tensor
 
-from kernels.grouped import GroupedMatrix
+from kernels.operations import Operations
+from kernels.stack import LayerWeights, Stack, StackShape
 
 __all__ = ["Kernels", "Products"]
 
@@ -19,17 +20,12 @@ Products = Literal["full", "int8", "packed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Kernels:
-    """One implementation of every operation. Chosen once and passed on; nobody below asks which it is."""
+class Kernels(Operations):
+    """One implementation of every operation, and the layers of a decoder as one more. Chosen once and passed
+    on; nobody below asks which it is.
+    """
 
-    linear: Callable[[Tensor | GroupedMatrix, Tensor | None], Callable[[Tensor], Tensor]]
-    rms_norm: Callable[[Tensor, Tensor, float], Tensor]
-    add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], Tensor]
-    rope_store_kv: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-    paged_attention: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
-    silu_and_mul: Callable[[Tensor], Tensor]
-    copy_blocks: Callable[[Tensor, Tensor, Tensor], None]
-
+    make_stack: Callable[[Operations, Iterable[LayerWeights], Tensor, StackShape], Stack]
     # A machine need not have what the others are made of, so each is imported when it is chosen.
 
     @staticmethod

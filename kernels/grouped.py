@@ -27,6 +27,7 @@ __all__ = [
     "GroupedMatrix",
     "any_linear_reference",
     "as_grouped",
+    "as_tensor",
     "concatenate",
     "grouped_linear_reference",
     "join_rows",
@@ -123,6 +124,11 @@ def concatenate(parts: Sequence[GroupedMatrix]) -> GroupedMatrix:
 def as_grouped(weight: torch.Tensor | GroupedMatrix) -> GroupedMatrix:
     """A matrix that is grouped as it is, and another one quantized."""
     return weight if isinstance(weight, GroupedMatrix) else quantize_matrix(weight)
+
+
+def as_tensor(weight: torch.Tensor | GroupedMatrix) -> torch.Tensor:
+    """A tensor as it is, and a grouped matrix widened to float32."""
+    return weight.widened() if isinstance(weight, GroupedMatrix) else weight
 
 
 def join_rows(parts: Sequence[torch.Tensor | GroupedMatrix]) -> torch.Tensor | GroupedMatrix:

@@ -7,6 +7,7 @@ from kernels.paged_attention import paged_attention_reference
 from kernels.rms_norm import add_rms_norm_reference, rms_norm_reference
 from kernels.rope_store_kv import rope_store_kv_reference
 from kernels.silu_and_mul import silu_and_mul_reference
+from kernels.stack import ComposedStack
 
 __all__ = ["build"]
 
@@ -21,4 +22,5 @@ def build() -> Kernels:
         paged_attention=paged_attention_reference,
         silu_and_mul=silu_and_mul_reference,
         copy_blocks=copy_blocks_reference,
+        make_stack=ComposedStack,
     )

@@ -5,7 +5,9 @@ it sees: the unit whose maximum, sum and output are kept until a tile's parts ar
 that are computed together since they read the very same keys and values: one part, or those of several tiles
 whose sequences hold the segment in the same blocks and whose tokens all see the whole of it.
 
-Owns these three tables. A part comes to the same, bit for bit, whichever task it is in, so the cut may go by
+A task's members are its query tokens, part by part; each has the rows of a key head's group.
+
+Owns these four tables. A part comes to the same, bit for bit, whichever task it is in, so the cut may go by
 what is fast.
 """
 
@@ -16,7 +18,7 @@ from kernels.partitions import PARTITION_TOKENS
 
 __all__ = ["TILE_TOKENS", "plan"]
 
-TILE_TOKENS = 8
+TILE_TOKENS = 32  # with a group of 3 heads, rows for three pairs of tile registers
 MAX_TASK_ROWS = 96
 TASKS_PER_WORKER = 4  # at least, where there is work for so many: nobody waits long for the last one
 
@@ -44,31 +46,58 @@ TASK = np.dtype(
         ("last_part", np.int64),
         ("segment", np.int64),
         ("num_rows", np.int64),  # of all its parts, for one key head
+        ("row", np.int64),  # where its rows of key head 0 begin; those of the next key head follow
+        ("first_member", np.int64),  # its members follow
+        ("sequence", np.int64),  # one that holds the segment
+        ("num_seen", np.int64),  # the segment's tokens that any row sees
+    ]
+)
+MEMBER = np.dtype(
+    [
+        ("token", np.int64),
+        ("num_visible", np.int64),  # the segment's tokens that it sees; none or less if it stands before
     ]
 )
 
 
 @numba.njit
 def plan(context_lens, cu_seqlens_q, leaders, group, num_kv_heads, num_workers):
-    """Tiles, parts, tasks, and how many rows the parts have together.
+    """Tiles, parts, tasks, members, and how many rows the parts have together.
 
     A row is one query token and one query head of a key head's `group`. A task's rows lie side by side, for
     one key head after the other.
     """
     tiles = _cut_tiles(context_lens, cu_seqlens_q)
-    num_rows = (tiles.num_parts * tiles.num_tokens).sum() * group * num_kv_heads
+    num_members = (tiles.num_parts * tiles.num_tokens).sum()
+    num_rows = num_members * group * num_kv_heads
     max_rows = min(num_rows // (num_workers * TASKS_PER_WORKER), MAX_TASK_ROWS)
     parts, tasks = _group_parts(tiles, leaders, group, max_rows)
-    first_row = 0
+    members = np.empty(num_members, MEMBER)
+    first_member = 0
     for index in range(len(tasks)):
-        row, place = first_row, tasks[index].first_part
-        while place >= 0:
-            part = parts[place]
-            part.row, part.row_stride = row, tasks[index].num_rows
-            row += tiles[part.tile].num_tokens * group
-            place = part.next_part
-        first_row += tasks[index].num_rows * num_kv_heads
-    return tiles, parts, tasks, num_rows
+        first_member = _place_task(tasks[index], first_member, tiles, parts, members, group, num_kv_heads)
+    return tiles, parts, tasks, members, num_rows
+
+
+@numba.njit
+def _place_task(task, first_member, tiles, parts, members, group, num_kv_heads):
+    """Give the task its rows and members, the first one here. Returns where the next task's begin."""
+    start = task.segment * PARTITION_TOKENS
+    task.first_member, task.row = first_member, first_member * group * num_kv_heads
+    first = tiles[parts[task.first_part].tile]
+    task.sequence = first.sequence
+    task.num_seen = min(first.position + first.num_tokens - start, PARTITION_TOKENS)
+    member, place = first_member, task.first_part
+    while place >= 0:
+        part = parts[place]
+        part.row, part.row_stride = task.row + (member - first_member) * group, task.num_rows
+        tile = tiles[part.tile]
+        for token in range(tile.num_tokens):
+            members[member].token = tile.first_token + token
+            members[member].num_visible = min(tile.position + token + 1 - start, task.num_seen)
+            member += 1
+        place = part.next_part
+    return member
 
 
 @numba.njit

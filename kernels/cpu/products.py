@@ -1,16 +1,11 @@
-"""Which product a matrix gets on the CPU: in full, of few bits, or the one of both that is faster.
+"""Which product a matrix gets on the CPU.
 
-Owns the choice, which is made once for each matrix. With few bits, a product of few rows takes as long as
-reading the codes. One of many rows takes as long as the arithmetic, which some processors do faster in
-bfloat16 (those that multiply tiles above all). So there is a second way for many rows:
-
-- "int8" keeps the matrix in full as well, where that is faster for any number of rows at all: 2 bytes a
-  number on top of 1.06. It is for speed.
-- "packed" widens the codes into a matrix in full that is dropped after the product. It is for memory.
-
-From how many rows on the second way is taken is measured for each shape: see `Crossover`. On two cores with
-AMX it was 32 or 64 in "int8" and 256 in "packed". With AMX turned off, 576 inputs and 3072 outputs of 8 bits
-took 1.7 times less than bfloat16 for 1 row, as long for 8, and 2.7 to 5 times less for 16 to 256.
+- "full": in the type of the weights, by torch's library.
+- "int8": in 8 bits, by products of bytes that are exact (`kernels.byte_linear`), for any number of rows. It
+  is for speed, and a row's result depends on that row alone.
+- "packed": with as few bits as the file has. It is for memory. With few rows it takes as long as reading the
+  codes, with many as long as the arithmetic, and may be faster when the codes are widened into a matrix that
+  is dropped after the product: from how many rows on is measured for each shape, see `Crossover`.
 """
 
 from collections.abc import Callable
@@ -19,11 +14,13 @@ from typing import Literal
 
 import torch
 
+from kernels.byte_linear import quantize_bytes
+from kernels.cpu.byte_linear import ByteProduct
 from kernels.cpu.crossover import Crossover
 from kernels.cpu.fixed_rows import fixed_rows_linear
 from kernels.cpu.grouped_linear import GroupedProduct
 from kernels.cpu.linear import linear
-from kernels.grouped import GroupedMatrix, as_grouped
+from kernels.grouped import GroupedMatrix, as_grouped, as_tensor
 from kernels.linear import Product
 
 __all__ = ["Linear", "choose_linear"]
@@ -38,9 +35,9 @@ def choose_linear(products: Literal["full", "int8", "packed"], *, deterministic:
     """
     if products == "full":
         return partial(_full, fixed_rows_linear if deterministic else linear)
-    if deterministic:
-        return _grouped
-    return partial(_fast if products == "int8" else _small, Crossover())
+    if products == "int8":
+        return _bytes
+    return _grouped if deterministic else partial(_small, Crossover())
 
 
 def _full(
@@ -55,12 +52,8 @@ def _grouped(weight: torch.Tensor | GroupedMatrix, bias: torch.Tensor | None) ->
     return GroupedProduct(as_grouped(weight), bias)
 
 
-def _fast(crossover: Crossover, weight: torch.Tensor | GroupedMatrix, bias: torch.Tensor | None) -> Product:
-    if isinstance(weight, GroupedMatrix):
-        return _small(crossover, weight, bias)
-    blank = weight.new_zeros(1, weight.shape[1])
-    form = ("in full", weight.shape, weight.dtype)
-    return crossover.join(form, _grouped(weight, bias), partial(linear, weight, bias), blank)
+def _bytes(weight: torch.Tensor | GroupedMatrix, bias: torch.Tensor | None) -> Product:
+    return ByteProduct(quantize_bytes(as_tensor(weight)), bias)
 
 
 def _small(crossover: Crossover, weight: torch.Tensor | GroupedMatrix, bias: torch.Tensor | None) -> Product:

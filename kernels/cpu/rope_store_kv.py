@@ -1,12 +1,27 @@
-"""Rotation by position and the scatter of keys and values into their slots, compiled for the CPU."""
+"""Rotation by position and the scatter of keys and values into their slots, compiled for the CPU.
+
+Where numbers lie in a block is said in `pairs`. What `rope_store_token` reads may be float32 or bfloat16's
+bits; it rounds once, to what it writes.
+"""
 
 import numba
 import torch
 
 from kernels.cpu.arrays import as_array
-from kernels.cpu.vectors import load_scalar, store_scalar
+from kernels.cpu.leaf import leaf
+from kernels.cpu.pairs import column_width, store_key, store_value
+from kernels.cpu.vectors import (
+    LANES,
+    load,
+    load_scalar,
+    multiply,
+    multiply_add,
+    store,
+    store_scalar,
+    subtract,
+)
 
-__all__ = ["rope_store_kv"]
+__all__ = ["rope_store_kv", "rope_store_token"]
 
 
 def rope_store_kv(
@@ -32,38 +47,90 @@ def rope_store_kv(
     return query
 
 
-@numba.njit
-def _rotate(source, start, cosines, sines, angle, half, target, target_start, stride):
-    """One head from `start` on, to elements `stride` apart."""
-    for pair in range(half):
-        cos, sin = cosines[angle, pair], sines[angle, pair]
-        first, second = load_scalar(source, start + pair), load_scalar(source, start + half + pair)
-        store_scalar(target, target_start + pair * stride, first * cos - second * sin)
-        store_scalar(target, target_start + (half + pair) * stride, second * cos + first * sin)
+@leaf
+def rope_store_token(token, qkv, cosines, sines, keys, values, slot, query):
+    """One token's rotated queries into `query`, and its key and value into a slot, unless that is -1.
 
-
-@numba.njit
-def _rope_store_token(token, qkv, cosines, sines, keys, values, slot, query):
-    _, num_kv_heads, head_dim, block_size = keys.shape
-    num_heads, half = query.shape[1], head_dim // 2
+    `qkv` is [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], `query` [num_tokens, num_heads,
+    head_dim], `cosines` and `sines` [num_tokens, head_dim / 2] float32.
+    """
+    num_kv_heads, head_dim, block_size = keys.shape[1], keys.shape[2], keys.shape[3]
+    num_heads, angle = query.shape[1], token * (head_dim // 2)
     start = token * qkv.shape[1]
     for head in range(num_heads):
         target = (token * num_heads + head) * head_dim
-        _rotate(qkv, start + head * head_dim, cosines, sines, token, half, query, target, 1)
+        _rotate_query(qkv, start + head * head_dim, cosines, sines, angle, head_dim, query, target)
     if slot < 0:
         return
     block, place = slot // block_size, slot % block_size
     for head in range(num_kv_heads):
         base = (block * num_kv_heads + head) * head_dim * block_size
         key_start = start + (num_heads + head) * head_dim
-        _rotate(qkv, key_start, cosines, sines, token, half, keys, base + place, block_size)
+        key_place = base + place * column_width(keys)
+        _rotate_key(qkv, key_start, cosines, sines, angle, head_dim, keys, key_place, block_size)
         value_start = key_start + num_kv_heads * head_dim
-        for dim in range(head_dim):
-            element = load_scalar(qkv, value_start + dim)
-            store_scalar(values, base + place * head_dim + dim, element)
+        _store_head(qkv, value_start, head_dim, values, base, place)
+
+
+@leaf
+def _rotate(source, start, cosines, sines, angle, half, pair):
+    """LANES pairs of one head, from pair `pair` on: their first and their second numbers."""
+    cos, sin = load(cosines, angle + pair), load(sines, angle + pair)
+    first, second = load(source, start + pair), load(source, start + half + pair)
+    turned = subtract(multiply(first, cos), multiply(second, sin))
+    return turned, multiply_add(second, cos, multiply(first, sin))
+
+
+@leaf
+def _rotate_pair(source, start, cosines, sines, angle, half, pair):
+    """As `_rotate`, of one pair."""
+    cos, sin = load_scalar(cosines, angle + pair), load_scalar(sines, angle + pair)
+    first, second = load_scalar(source, start + pair), load_scalar(source, start + half + pair)
+    return first * cos - second * sin, second * cos + first * sin
+
+
+@leaf
+def _rotate_query(source, start, cosines, sines, angle, head_dim, query, target):
+    half = head_dim // 2
+    whole = half // LANES * LANES
+    for pair in range(0, whole, LANES):
+        first, second = _rotate(source, start, cosines, sines, angle, half, pair)
+        store(query, target + pair, first)
+        store(query, target + half + pair, second)
+    for pair in range(whole, half):
+        one, other = _rotate_pair(source, start, cosines, sines, angle, half, pair)
+        store_scalar(query, target + pair, one)
+        store_scalar(query, target + half + pair, other)
+
+
+@leaf
+def _rotate_key(source, start, cosines, sines, angle, head_dim, keys, place, block_size):
+    half, width = head_dim // 2, column_width(keys)
+    whole = half // LANES * LANES if half % width == 0 else 0
+    stride = width * block_size
+    for pair in range(0, whole, LANES):
+        first, second = _rotate(source, start, cosines, sines, angle, half, pair)
+        store_key(keys, place + pair * block_size, stride, first)
+        store_key(keys, place + (half + pair) * block_size, stride, second)
+    for pair in range(whole, half):
+        one, other = _rotate_pair(source, start, cosines, sines, angle, half, pair)
+        store_scalar(keys, place + pair // width * stride + pair % width, one)
+        dim = half + pair
+        store_scalar(keys, place + dim // width * stride + dim % width, other)
+
+
+@leaf
+def _store_head(source, start, head_dim, values, base, slot):
+    width = column_width(values)
+    target = base + slot // width * width * head_dim + slot % width
+    whole = head_dim // LANES * LANES
+    for dim in range(0, whole, LANES):
+        store_value(values, target + dim * width, load(source, start + dim))
+    for dim in range(whole, head_dim):
+        store_scalar(values, target + dim * width, load_scalar(source, start + dim))
 
 
 @numba.njit(parallel=True, cache=True)
 def _rope_store_kv(qkv, cosines, sines, keys, values, slot_mapping, query):
     for token in numba.prange(len(qkv)):
-        _rope_store_token(token, qkv, cosines, sines, keys, values, int(slot_mapping[token]), query)
+        rope_store_token(token, qkv, cosines, sines, keys, values, int(slot_mapping[token]), query)

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 
 from kernels.cpu.arrays import as_array
+from kernels.cpu.exponentials import exp
 from kernels.cpu.vectors import (
     LANES,
     add,
     broadcast,
     divide,
-    exp,
     load,
     load_scalar,
     minimum,

@@ -3,13 +3,15 @@
 Owns the operations of small matrix products. Offsets count elements as in `vectors`.
 """
 
+from typing import Any
+
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 from kernels.cpu import lowering
 
-__all__ = ["accumulate", "store_tile", "zero_tile"]
+__all__ = ["accumulate", "accumulate_dots", "store_tile", "zero_tile"]
 
 
 @intrinsic(prefer_literal=True)
@@ -40,22 +42,34 @@ def store_tile(typing, tile, array, offset, stride):
     return types.none(tile, array, types.intp, types.intp), codegen
 
 
-@intrinsic
-def accumulate(typing, tile, factors, offset, stride, vector):
-    """Row r of the tile plus factors[offset + r * stride] times the vector; factors are float32."""
+def _accumulate(name: str, add_pairs: Any) -> Any:
+    def accumulate(typing, tile, factors, offset, stride, column):
+        single, kind = (
+            (lowering.FLOAT, lowering.FLOATS)
+            if column is lowering.VECTOR
+            else (lowering.INT32, lowering.INTS)
+        )
 
-    def codegen(context, builder, signature, arguments):
-        value, data, place, step, other = arguments
-        for row in range(tile.rows):
-            factor = builder.load(lowering.address(context, builder, data, factors, place))
-            product = lowering.fma(
-                builder,
-                lowering.splat(builder, factor, lowering.FLOATS),
-                other,
-                builder.extract_value(value, row),
-            )
-            value = builder.insert_value(value, product, row)
-            place = builder.add(place, step)
-        return value
+        def codegen(context, builder, signature, arguments):
+            value, data, place, step, other = arguments
+            add = lowering.fma if column is lowering.VECTOR else add_pairs
+            for row in range(tile.rows):
+                address = lowering.address(context, builder, data, factors, place)
+                factor = builder.load(builder.bitcast(address, single.as_pointer()), align=2)
+                repeated = lowering.splat(builder, factor, kind)
+                total = add(builder, repeated, other, builder.extract_value(value, row))
+                value = builder.insert_value(value, total, row)
+                place = builder.add(place, step)
+            return value
 
-    return tile(tile, factors, types.intp, types.intp, lowering.VECTOR), codegen
+        return tile(tile, factors, types.intp, types.intp, column), codegen
+
+    accumulate.__name__ = name
+    return intrinsic(accumulate)
+
+
+# (tile, factors, offset, stride, column): row r of the tile plus factors[offset + r * stride] times a vector,
+# or plus the products of the pair of factors there and each of the column's pairs. Factors have the type of
+# the column's numbers.
+accumulate = _accumulate("accumulate", lowering.add_pair_products)
+accumulate_dots = _accumulate("accumulate_dots", lowering.dot_pairs)  # by one instruction where there is one

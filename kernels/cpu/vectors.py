@@ -5,6 +5,7 @@ dimensions; nothing checks them.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -19,7 +20,8 @@ __all__ = [
     "add",
     "broadcast",
     "divide",
-    "exp",
+    "first_lane",
+    "larger",
     "largest",
     "load",
     "load_scalar",
@@ -137,33 +139,60 @@ def multiply_add(typing, left, right, addend):
     return lowering.VECTOR(lowering.VECTOR, lowering.VECTOR, lowering.VECTOR), codegen
 
 
+def _fold(builder: Any, value: Any, combine: Callable[[Any, Any], Any]) -> Any:
+    """One number from all lanes: halves are combined with halves, always in the same order."""
+    width = LANES
+    while width > 1:
+        width //= 2
+        upper = ir.Constant(ir.VectorType(lowering.INT32, width), list(range(width, 2 * width)))
+        lower = ir.Constant(ir.VectorType(lowering.INT32, width), list(range(width)))
+        value = combine(
+            builder.shuffle_vector(value, value, lower), builder.shuffle_vector(value, value, upper)
+        )
+    return builder.extract_element(value, ir.Constant(lowering.INT32, 0))
+
+
 @intrinsic
 def total(typing, vector):
     """The sum of the lanes, always added in the same order."""
 
     def codegen(context, builder, signature, arguments):
-        value = arguments[0]
-        width = LANES
-        while width > 1:
-            width //= 2
-            upper = ir.Constant(ir.VectorType(lowering.INT32, width), list(range(width, 2 * width)))
-            lower = ir.Constant(ir.VectorType(lowering.INT32, width), list(range(width)))
-            value = builder.fadd(
-                builder.shuffle_vector(value, value, lower), builder.shuffle_vector(value, value, upper)
-            )
-        return builder.extract_element(value, ir.Constant(lowering.INT32, 0))
+        return _fold(builder, arguments[0], builder.fadd)
+
+    return types.float32(lowering.VECTOR), codegen
+
+
+@intrinsic
+def first_lane(typing, vector):
+    """The number in lane 0."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.extract_element(arguments[0], ir.Constant(lowering.INT32, 0))
 
     return types.float32(lowering.VECTOR), codegen
 
 
 @intrinsic
 def largest(typing, vector):
-    """The greatest lane."""
+    """The greatest lane; any of them, or NaN, if there is a NaN."""
 
     def codegen(context, builder, signature, arguments):
-        return lowering.call(builder, f"llvm.vector.reduce.fmax.v{LANES}f32", [arguments[0]], lowering.FLOAT)
+        def larger_of(left: Any, right: Any) -> Any:
+            return builder.select(builder.fcmp_ordered(">", left, right), left, right)
+
+        return _fold(builder, arguments[0], larger_of)
 
     return types.float32(lowering.VECTOR), codegen
+
+
+@intrinsic
+def larger(typing, left, right):
+    """The larger number of each lane, in one instruction on x86; the right one where either is NaN."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.select(builder.fcmp_ordered(">", *arguments), *arguments)
+
+    return lowering.VECTOR(lowering.VECTOR, lowering.VECTOR), codegen
 
 
 @intrinsic
@@ -177,39 +206,3 @@ def mask_from(typing, vector, count):
         return builder.select(kept, arguments[0], lowering.constant(-math.inf))
 
     return lowering.VECTOR(lowering.VECTOR, types.intp), codegen
-
-
-# exp(r) for |r| <= log(2) / 2 as a polynomial, highest power first: the Taylor series up to r^7 / 7!, which
-# leaves a relative error under 1e-8.
-EXP_TERMS = [1 / math.factorial(power) for power in range(7, -1, -1)]
-LOG2_HIGH = 0.693359375  # a float32 with so few bits that multiples of it are exact
-LOG2_LOW = math.log(2) - LOG2_HIGH
-EXP_FLOOR = -87.0  # below it the result is no normal number: it becomes zero
-
-
-@intrinsic
-def exp(typing, vector):
-    """The exponential of numbers up to 88; exactly zero below EXP_FLOOR; NaN stays NaN."""
-
-    def codegen(context, builder, signature, arguments):
-        x = lowering.call(builder, f"llvm.maxnum.v{LANES}f32", [arguments[0], lowering.constant(EXP_FLOOR)])
-        power = lowering.call(
-            builder,
-            f"llvm.floor.v{LANES}f32",
-            [lowering.fma(builder, x, lowering.constant(1 / math.log(2)), lowering.constant(0.5))],
-        )
-        rest = lowering.fma(builder, power, lowering.constant(-LOG2_HIGH), x)
-        rest = lowering.fma(builder, power, lowering.constant(-LOG2_LOW), rest)
-        value = lowering.constant(EXP_TERMS[0])
-        for term in EXP_TERMS[1:]:
-            value = lowering.fma(builder, value, rest, lowering.constant(term))
-        exponent = builder.shl(builder.fptosi(power, lowering.INTS), lowering.int_constant(23))
-        value = builder.bitcast(builder.add(builder.bitcast(value, lowering.INTS), exponent), lowering.FLOATS)
-        value = builder.select(
-            builder.fcmp_ordered("<", arguments[0], lowering.constant(EXP_FLOOR)),
-            lowering.constant(0.0),
-            value,
-        )
-        return builder.select(builder.fcmp_ordered("ord", arguments[0], arguments[0]), value, arguments[0])
-
-    return lowering.VECTOR(lowering.VECTOR), codegen

@@ -1,0 +1,26 @@
+"""The operations that a decoder is made of, as one value."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from kernels.grouped import GroupedMatrix
+from kernels.linear import Product
+
+__all__ = ["Matrix", "Operations"]
+
+Matrix = Tensor | GroupedMatrix
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """One implementation of each. `kernels.<operation>` states what it does."""
+
+    linear: Callable[[Matrix, Tensor | None], Product]
+    rms_norm: Callable[[Tensor, Tensor, float], Tensor]
+    add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], Tensor]
+    rope_store_kv: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+    paged_attention: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
+    silu_and_mul: Callable[[Tensor], Tensor]
+    copy_blocks: Callable[[Tensor, Tensor, Tensor], None]
