@@ -3,14 +3,12 @@ waits for it.
 """
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
 import msgspec
 import zmq
-import zmq.asyncio
 
 from engine.cache_messages import (
     CacheAnswer,
@@ -56,6 +54,7 @@ __all__ = ["EngineConnection"]
 Answer = Stats | CacheAnswer
 
 _MAX_UNREAD = 256  # messages of events
+_MAX_TOGETHER = 16  # messages; then others have their turn
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +76,8 @@ class EngineConnection:
     """Speaks to the engine at one address. Implements engine.client.Engine while that engine lives."""
 
     def __init__(self, address: str) -> None:
-        self._socket = zmq.asyncio.Context.instance().socket(zmq.DEALER)
+        # Read by the loop itself: a future and a poll for every message cost more than the message.
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, 0)  # a send never waits: the engine reads between any two steps
         self._socket.connect(address)
@@ -90,7 +90,8 @@ class EngineConnection:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
         self._is_closed = False
-        self._reader = asyncio.create_task(self._read())
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket.fileno(), self._read)
         self._send(Hello())
 
     @property
@@ -206,13 +207,12 @@ class EngineConnection:
     async def close(self, error: EngineError | None = None) -> None:
         """End every request that still waits, by default with EngineDied, and let the socket go."""
         self._fail(error or EngineDied("the engine has ended"))
-        self._reader.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._reader
         self._socket.close()
 
     def _fail(self, error: EngineError) -> None:
-        """Tell everybody who waits; nothing is sent any more."""
+        """Tell everybody who waits; nothing is sent or read any more."""
+        if not self._is_closed:
+            self._loop.remove_reader(self._socket.fileno())
         self._is_closed = True
         for stream in set(self._streams.values()):
             stream.deliver(error)
@@ -234,41 +234,56 @@ class EngineConnection:
             del self._answers[ticket]
 
     def _send(self, message: ToEngine) -> None:
-        if not self._is_closed:
-            self._socket.send(self._encoder.encode(message))
+        if self._is_closed:
+            return
+        self._socket.send(self._encoder.encode(message), zmq.NOBLOCK)
+        self._look_again()
 
-    async def _read(self) -> None:
+    def _look_again(self) -> None:
+        """Read what is there on the loop's next turn. The socket's descriptor tells of a message once, and
+        whatever is done with the socket may take that away.
+        """
+        if int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
+            self._loop.call_soon(self._read)
+
+    def _read(self) -> None:
+        """Hand out what has arrived."""
+        if self._is_closed:
+            return
         try:
-            await self._deliver_all()
+            for _ in range(_MAX_TOGETHER):
+                self._deliver(self._decoder.decode(self._socket.recv(zmq.NOBLOCK)))
+        except zmq.Again:
+            return
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
             self._fail(EngineError(f"the engine's messages cannot be read: {error}"))
+            return
+        self._look_again()
 
-    async def _deliver_all(self) -> None:
-        while True:
-            message: FromEngine = self._decoder.decode(await self._socket.recv())
-            match message:
-                case TokenEvents():
-                    for event in message.events:
-                        self._deliver(event.request_id, event)
-                case Accepted():
-                    self._deliver(message.request_id, message)
-                case Refused():
-                    self._deliver(message.request_id, to_error(message))
-                case Ready():
-                    self._info = message.info
-                    self._became_ready.set()
-                case CacheEvents():
-                    for watcher in self._watchers:
-                        watcher.tell(message)
-                case Stats() | Residency() | Moved() | Forgotten() | Pinned() | NodePage() | Settled():
-                    future = self._answers.get(message.ticket)
-                    if future is not None and not future.done():
-                        future.set_result(message)
+    def _deliver(self, message: FromEngine) -> None:
+        match message:
+            case TokenEvents():
+                for event in message.events:
+                    self._hand(event.request_id, event)
+            case Accepted():
+                self._hand(message.request_id, message)
+            case Refused():
+                self._hand(message.request_id, to_error(message))
+            case Ready():
+                self._info = message.info
+                self._became_ready.set()
+            case CacheEvents():
+                for watcher in self._watchers:
+                    watcher.tell(message)
+            case Stats() | Residency() | Moved() | Forgotten() | Pinned() | NodePage() | Settled():
+                future = self._answers.get(message.ticket)
+                if future is not None and not future.done():
+                    future.set_result(message)
 
     def _forget(self, request_id: str) -> None:
         self._streams.pop(request_id, None)
 
-    def _deliver(self, request_id: str, item: TokenEvent | Accepted | EngineError) -> None:
+    def _hand(self, request_id: str, item: TokenEvent | Accepted | EngineError) -> None:
         stream = self._streams.get(request_id)
         if stream is not None:
             stream.deliver(item)

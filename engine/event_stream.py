@@ -6,6 +6,7 @@ the moment of submitting on, so nothing that follows an acceptance closely is lo
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
@@ -25,6 +26,12 @@ class Events(Protocol):
     async def __anext__(self) -> TokenEvent:
         """The next event of any of the requests. Ends when every choice has had its finish_reason; raises
         EngineError when a request fails, and then all of them are over.
+        """
+        ...
+
+    def arrived(self, most: int) -> list[TokenEvent]:
+        """Up to so many further events that are here already, in order; maybe none. Never waits or raises:
+        what is no event is left to `__anext__`.
         """
         ...
 
@@ -49,18 +56,21 @@ class EventStream:
         self._remaining = {
             (each.request_id, choice) for each in submits for choice in range(each.num_choices)
         }
-        self._arrived: asyncio.Queue[TokenEvent | Accepted | EngineError | None] = asyncio.Queue()
-        self._early: list[TokenEvent] = []  # of requests that were accepted before others
+        self._arrived: deque[TokenEvent | Accepted | EngineError | None] = deque()
+        self._num_open = {each.request_id: each.num_choices for each in submits}  # choices without their end
         self._is_closed = False
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None  # of the one task that reads
 
-    def deliver(self, item: TokenEvent | Accepted | EngineError) -> None:
-        """Take what has arrived for one of the requests."""
-        self._arrived.put_nowait(item)
+    def deliver(self, item: TokenEvent | Accepted | EngineError | None) -> None:
+        """Take what has arrived for one of the requests. Wakes who waits once, however much follows."""
+        self._arrived.append(item)
+        self._wake()
 
     def drop(self, request_id: str, choice: int) -> None:
         """Expect no more of one choice."""
         self._remaining.discard((request_id, choice))
-        self._arrived.put_nowait(None)  # whoever waits looks again
+        self.deliver(None)  # whoever waits looks again
 
     async def submit(self) -> None:
         """Send all, and wait until all are accepted. If one is refused the others are aborted, and its error
@@ -70,16 +80,17 @@ class EventStream:
             for each in self._submits:
                 self._send(each)
             waiting = {each.request_id for each in self._submits}
+            early: list[TokenEvent] = []  # of requests that were accepted before others
             while waiting:
                 item = await self._take()
                 if isinstance(item, Accepted):
                     waiting.discard(item.request_id)
                 elif item is not None:
-                    self._early.append(item)
+                    early.append(item)
         except BaseException:
             self.close()
             raise
-        self._early.reverse()
+        self._arrived.extendleft(reversed(early))
 
     def __aiter__(self) -> Self:
         return self
@@ -87,17 +98,23 @@ class EventStream:
     async def __anext__(self) -> TokenEvent:
         try:
             while self._remaining and not self._is_closed:
-                item = self._early.pop() if self._early else await self._take()
-                if not isinstance(item, TokenEvent) or (item.request_id, item.choice) not in self._remaining:
-                    continue
-                if item.finish_reason is not None:
-                    self._remaining.discard((item.request_id, item.choice))
-                return item
+                item = await self._take()
+                if isinstance(item, TokenEvent) and self._is_wanted(item):
+                    return item
         except BaseException:
             self.close()
             raise
         self.close()
         raise StopAsyncIteration
+
+    def arrived(self, most: int) -> list[TokenEvent]:
+        """See Events."""
+        events: list[TokenEvent] = []
+        while len(events) < most and self._arrived and isinstance(item := self._arrived[0], TokenEvent):
+            self._arrived.popleft()
+            if self._is_wanted(item):
+                events.append(item)
+        return events
 
     def close(self) -> None:
         """See Events."""
@@ -106,14 +123,33 @@ class EventStream:
         self._is_closed = True
         for each in self._submits:
             self._forget(each.request_id)
-            # Aborting what has ended is harmless, and tells the engine that nobody listens any more.
-            self._send(Abort(request_id=each.request_id))
+            # The engine knows of the ends that it told. A choice that was aborted alone has none.
+            if self._num_open[each.request_id]:
+                self._send(Abort(request_id=each.request_id))
+
+    def _is_wanted(self, event: TokenEvent) -> bool:
+        """Whether it is news of a choice that may still have some. Mutates: after its last there is none."""
+        key = event.request_id, event.choice
+        if key not in self._remaining:
+            return False
+        if event.finish_reason is not None:
+            self._remaining.discard(key)
+            self._num_open[event.request_id] -= 1
+        return True
 
     async def _take(self) -> TokenEvent | Accepted | None:
-        item = await self._arrived.get()
+        while not self._arrived:
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        item = self._arrived.popleft()
         if isinstance(item, EngineError):
             raise item
         return item
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
 
 def to_error(refused: Refused) -> EngineError:

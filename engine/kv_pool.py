@@ -15,7 +15,7 @@ from prefix_cache.plan import BlockCopy, BlockId, Tier
 
 __all__ = ["LAYOUT_VERSION", "KVPool", "bytes_per_block"]
 
-LAYOUT_VERSION = 1  # of a block's bytes outside the pool; a new one makes what lies on disks foreign
+LAYOUT_VERSION = 2  # of a block's bytes outside the pool; a new one makes what lies on disks foreign
 
 
 def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:

@@ -8,6 +8,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 import zmq
@@ -51,6 +52,14 @@ _MOVING_POLL_MS = 2
 _POLLS_TO_REST = 10
 
 
+@dataclass(slots=True, eq=False)
+class _Owner:
+    """Who asked for something, and how much of it has not had its end."""
+
+    client: bytes
+    num_open: int  # choices
+
+
 class EngineService:
     """Carries messages between an EngineCore and the clients of one ROUTER socket."""
 
@@ -73,7 +82,7 @@ class EngineService:
             self._poller.register(wake.wake_fd, zmq.POLLIN)
         self._on_rest = on_rest
         self._socket = socket
-        self._owners: dict[str, bytes] = {}  # request id -> the client it came from
+        self._owners: dict[str, _Owner] = {}  # by the ids of their requests
         self._errands: list[tuple[bytes, Errand]] = []  # parks and prefetches that go on, and who waits
         self._to_forget: list[tuple[bytes, Forget]] = []
         self._forgotten: list[tuple[bytes, Forgotten]] = []  # told when the disk has forgotten, too
@@ -146,7 +155,7 @@ class EngineService:
             case Submit():
                 answer = self._core.submit(message)
                 if isinstance(answer, Accepted):
-                    self._owners[message.request_id] = client
+                    self._owners[message.request_id] = _Owner(client, message.num_choices)
                 self._send(client, answer)
             case Abort():
                 self._core.abort(message)
@@ -216,19 +225,28 @@ class EngineService:
                 case TokenEvents():
                     self._publish_events(message)
                 case Refused():
-                    client = self._owners.pop(message.request_id, None)
-                    if client is not None:
-                        self._send(client, message)
+                    owner = self._owners.pop(message.request_id, None)
+                    if owner is not None:
+                        self._send(owner.client, message)
 
     def _publish_events(self, message: TokenEvents) -> None:
         """One frame a client and step, however many sequences it serves."""
         by_client: dict[bytes, TokenEvents] = {}
         for event in message.events:
-            client = self._owners.get(event.request_id)
-            if client is not None:
-                by_client.setdefault(client, TokenEvents([])).events.append(event)
+            owner = self._owners.get(event.request_id)
+            if owner is None:
+                continue
+            by_client.setdefault(owner.client, TokenEvents([])).events.append(event)
+            if event.finish_reason is not None:
+                self._end_choice(event.request_id, owner)
         for client, events in by_client.items():
             self._send(client, events)
+
+    def _end_choice(self, request_id: str, owner: _Owner) -> None:
+        """Forget who asked once every choice has had its end: clients abort only what has not."""
+        owner.num_open -= 1
+        if not owner.num_open:
+            del self._owners[request_id]
 
     def _send(self, client: bytes, message: FromEngine) -> None:
         self._socket.send_multipart([client, self._encoder.encode(message)])

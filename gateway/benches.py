@@ -12,13 +12,16 @@ __all__ = ["BENCHES", "UnknownBench", "bench", "module_of", "run_program"]
 
 BENCHES: Mapping[str, str] = {
     "agreement": "how often a greedy answer changes with what was cached and who runs beside it",
+    "attention": "how near attention on the CPU comes to the speed of memory",
     "beam": "blocks saved when the hypotheses of a beam search share what they have in common",
     "block-size": "what the size of a block decides: waste, sharing, the scheduler's own time",
-    "chatload": "multi-turn chat load against any OpenAI-compatible server",
+    "compare": "several OpenAI-compatible servers under the same load, in turn",
+    "gateway": "what the gateway costs by itself: streamed tokens, short requests, memory of open streams",
     "prefix": "what a shared beginning is worth: the same requests with it cached, and without",
     "quality": "what matrix products of few bits cost in quality, and save in time and memory",
     "resume": "what it costs to come back to a conversation",
     "sampling": "blocks saved when the answers to one prompt share it",
+    "serve": "load on any OpenAI-compatible server: chats, bursts, traces",
     "shared-prefix": "what it saves to read a shared prefix once",
     "speculation": "what proposing tokens ahead brings",
     "steps": "how long the engine's steps take, without a server",

@@ -5,7 +5,6 @@ traceback is always a fault of ours.
 """
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from gateway.beside import WorkFailed
 from gateway.launch import CannotServe, run_server, version
 from gateway.logs import configure_logs
 from gateway.pull import PullError, pull_default
-from gateway.serving import AddressUnavailable, bind
+from gateway.serving import AddressUnavailable, bind, run
 from gateway.settings import BadSettings, Settings, load_settings
 from gateway.store.migrate import upgrade
 
@@ -67,7 +66,7 @@ def serve(settings: Settings) -> None:
     with bind(settings.server.host, settings.server.port) as listener:
         model_path = _model_path(settings)
         migrate(settings)
-        asyncio.run(run_server(settings, model_path, listener))
+        run(run_server(settings, model_path, listener))
 
 
 def pull(settings: Settings) -> None:

@@ -24,7 +24,7 @@ from gateway.metrics import Metrics
 from gateway.namespaces import Namespaces, load_secret
 from gateway.prefixes import keep_prefixes
 from gateway.services import Services
-from gateway.serving import DrainingServer
+from gateway.serving import DrainingServer, settle_heap
 from gateway.settings import Settings
 from gateway.store.database import open_database
 from gateway.store.usage import UsageLog
@@ -61,6 +61,7 @@ async def run_server(settings: Settings, model_path: Path, listener: socket.sock
         server = DrainingServer(
             app, services.lifecycle, drain_seconds=settings.server.drain_seconds, cut=engine.close
         )
+        settle_heap()
         greeting = _greeting(settings, listener.getsockname()[1])
         async with (
             beside(keep_prefixes(services, prefixes), server.end),

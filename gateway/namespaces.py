@@ -25,6 +25,7 @@ class Namespaces:
     """Names of namespaces, from one secret."""
 
     secret: bytes = field(repr=False)
+    _unsalted: dict[str, bytes] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def account(self, tenant: str) -> bytes:
         """The 16 bytes that every namespace of a tenant begins with."""
@@ -32,7 +33,13 @@ class Namespaces:
 
     def of(self, tenant: str, salt: str | None = None) -> bytes:
         """The namespace of a tenant, or the part of it that a salt sets apart."""
-        told_apart = b"" if salt is None else b"\x01" + salt.encode()
+        if salt is not None:
+            return self._named(tenant, b"\x01" + salt.encode())
+        if tenant not in self._unsalted:  # there are few tenants, and what clients salt is not kept
+            self._unsalted[tenant] = self._named(tenant, b"")
+        return self._unsalted[tenant]
+
+    def _named(self, tenant: str, told_apart: bytes) -> bytes:
         return self.account(tenant) + self._digest(b"part", tenant, told_apart)[:_ACCOUNT_BYTES]
 
     def _digest(self, purpose: bytes, tenant: str, rest: bytes) -> bytes:

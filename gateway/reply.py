@@ -23,6 +23,8 @@ from gateway.wire.usage import PromptTokensDetails, Usage
 
 __all__ = ["Explain", "Reply"]
 
+_MAX_TOGETHER = 32  # events of one reply: who waits behind them should not wait long
+
 Explain = Callable[[CacheReport], Awaitable[CacheExplanation]]
 
 
@@ -39,7 +41,9 @@ class Reply:
     turn: Turn | None = None  # of the session that the answer belongs to
     explain: Explain | None = None  # given when the client wants to be told
     cache: CacheExplanation | None = None  # what it is told; there with the last piece
+    is_told: bool = False  # whether the last piece is
     _events: Events | None = None
+    _by_id: dict[str, Generation] = field(default_factory=dict)  # of requests
     _last_tokens: dict[tuple[str, int], float] = field(default_factory=dict)
 
     async def start(self) -> None:
@@ -47,6 +51,7 @@ class Reply:
         and then nothing runs.
         """
         submits = [generation.submit for generation in self.generations]
+        self._by_id = {generation.submit.request_id: generation for generation in self.generations}
         self._events = await self.services.engine.start(submits)
         self.record.completion_id = self.completion_id
         self.record.outcome = "aborted"  # unless it comes to its end
@@ -61,28 +66,25 @@ class Reply:
             first = self.generations[0]
             self.turn.abandon(first.prompt_ids, first.choices[0].token_ids)
 
-    async def pieces(self) -> AsyncGenerator[Piece]:
-        """Every piece of every choice as it comes. Raises what the engine raises, and what storing the turn
-        raises.
+    async def news(self) -> AsyncGenerator[list[Piece]]:
+        """The pieces of every choice as they come: those that are there at once come together, in order.
+        Raises what the engine raises, and what storing the turn raises.
         """
         assert self._events is not None, "the reply has been started"
-        by_id = {generation.submit.request_id: generation for generation in self.generations}
         async for event in self._events:
-            generation = by_id[event.request_id]
-            if generation.choices[event.choice].is_finished:
-                continue  # drawn before the abort arrived
-            self._note(event, generation)
-            pieces = generation.push(event)
-            for piece in pieces:
-                if piece.finish_reason is not None:
-                    self._finish(generation, piece.index - generation.choices[0].index)
-            is_last = all(each.is_finished for each in self.generations)
-            if is_last:
-                await self._settle()
-            for piece in pieces:
-                yield piece
-            if is_last:
-                return
+            told: list[Piece] = []
+            for each in (event, *self._events.arrived(_MAX_TOGETHER - 1)):
+                pieces = self._take(each)
+                if pieces and pieces[-1].finish_reason is not None and self._is_over:
+                    if told and self._must_settle:
+                        yield told  # storing takes time, and nothing of this waits for it
+                        told = []
+                    await self._settle()
+                    self.is_told = True
+                    yield told + pieces
+                    return
+                told += pieces
+            yield told
         raise EngineDied("the engine left a choice without an end")
 
     @property
@@ -97,6 +99,26 @@ class Reply:
             prompt_tokens_details=PromptTokensDetails(self.record.cached_tokens),
         )
 
+    @property
+    def _is_over(self) -> bool:
+        return all(each.is_finished for each in self.generations)
+
+    @property
+    def _must_settle(self) -> bool:
+        return self.turn is not None or self.explain is not None
+
+    def _take(self, event: TokenEvent) -> list[Piece]:
+        """Feed one event to its generation. Mutates."""
+        generation = self._by_id[event.request_id]
+        if generation.choices[event.choice].is_finished:
+            return []  # drawn before the abort arrived
+        self._note(event, generation)
+        pieces = generation.push(event)
+        for piece in pieces:
+            if piece.finish_reason is not None:
+                self._finish(generation, piece.index - generation.choices[0].index)
+        return pieces
+
     async def _settle(self) -> None:
         """Do what must be done before the client hears of the end."""
         if self.explain is not None and self.record.cache is not None:
@@ -107,13 +129,13 @@ class Reply:
             await self.turn.finish(generation.prompt_ids, answer.text, answer.token_ids)
 
     def _note(self, event: TokenEvent, generation: Generation) -> None:
-        now = time.monotonic()
         if event.cache is not None and event.choice == 0 and generation is self.generations[0]:
             self.record.cache = event.cache
+        self.record.cached_tokens += event.num_cached_tokens - generation.num_cached_tokens
         generation.num_cached_tokens = event.num_cached_tokens
-        self.record.cached_tokens = sum(each.num_cached_tokens for each in self.generations)
         if not event.token_ids and event.finish_reason is None:
             return
+        now = time.monotonic()
         if self.record.first_token is None:
             self.record.first_token = now
         if not event.token_ids:

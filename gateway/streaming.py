@@ -10,18 +10,21 @@ from collections.abc import AsyncGenerator
 from contextlib import ExitStack, aclosing
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from engine.errors import EngineError
+from gateway.choice import Piece
 from gateway.errors import GatewayError, InternalError, error_body, from_engine
 from gateway.events import EventResponse, Pace
 from gateway.reply import Reply
+from gateway.wire.cache_answers import CacheExplanation
 from gateway.wire.form import Form
 
 __all__ = ["event_stream"]
 
 _ENCODER = msgspec.json.Encoder()
 _DONE = b"data: [DONE]\n\n"
+_MARK = "\0text\0"  # stands where a chunk's text will; no name of a model holds it
 
 
 async def event_stream(
@@ -36,12 +39,14 @@ async def event_stream(
 
 
 async def _events(reply: Reply, form: Form, *, with_usage: bool) -> AsyncGenerator[bytes]:
+    writer, written = _Writer(form), b""
     try:
-        async with aclosing(reply.pieces()) as pieces:
-            async for piece in pieces:
+        async with aclosing(reply.news()) as news:
+            async for pieces in news:
                 cache = UNSET if with_usage or reply.cache is None else reply.cache
-                for chunk in form.chunks(piece, cache):
-                    yield _event(_ENCODER.encode(chunk))
+                written = b"".join([writer.written(piece, cache) for piece in pieces])
+                if written and not reply.is_told:
+                    yield written
     except EngineError as error:
         reply.record.outcome = "failed"
         yield _event(error_body(from_engine(error)))
@@ -56,8 +61,31 @@ async def _events(reply: Reply, form: Form, *, with_usage: bool) -> AsyncGenerat
         raise
     if with_usage:
         cache = UNSET if reply.cache is None else reply.cache
-        yield _event(_ENCODER.encode(form.usage_chunk(reply.usage, cache)))
-    yield _DONE
+        written += _event(_ENCODER.encode(form.usage_chunk(reply.usage, cache)))
+    yield written + _DONE
+
+
+class _Writer:
+    """Pieces as events. What stands around every text of a choice is the same, and put together once."""
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+        self._around: dict[int, tuple[bytes, bytes]] = {}  # of choices that have begun
+
+    def written(self, piece: Piece, cache: CacheExplanation | UnsetType) -> bytes:
+        """All events that tell a piece; none, when it has nothing to say."""
+        is_plain = piece.text and not piece.logprobs and piece.finish_reason is None
+        if is_plain and (around := self._around.get(piece.index)) is not None:
+            return around[0] + _ENCODER.encode(piece.text) + around[1]
+        written = b"".join([_event(_ENCODER.encode(chunk)) for chunk in self._form.chunks(piece, cache)])
+        if is_plain:
+            self._around[piece.index] = self._find_around(piece.index)
+        return written
+
+    def _find_around(self, index: int) -> tuple[bytes, bytes]:
+        (chunk,) = self._form.chunks(Piece(index, _MARK))
+        before, _, after = _event(_ENCODER.encode(chunk)).rpartition(_ENCODER.encode(_MARK))
+        return before, after
 
 
 def _event(data: bytes) -> bytes:

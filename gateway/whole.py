@@ -10,6 +10,7 @@ from contextlib import aclosing, closing
 from typing import TypeVar
 
 import msgspec
+from anyio import CancelScope
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
@@ -51,9 +52,10 @@ async def _collect(reply: Reply) -> dict[int, Told]:
     await reply.start()
     told = {choice.index: Told(choice.index) for each in reply.generations for choice in each.choices}
     try:
-        async with aclosing(reply.pieces()) as pieces:
-            async for piece in pieces:
-                told[piece.index].add(piece)
+        async with aclosing(reply.news()) as news:
+            async for pieces in news:
+                for piece in pieces:
+                    told[piece.index].add(piece)
     except Exception:
         reply.record.outcome = "failed"
         raise
@@ -76,19 +78,16 @@ def _prompt_logprobs(reply: Reply, generation: Generation, num_top: int | None) 
 
 
 async def _unless_gone(request: Request, work: Coroutine[None, None, T]) -> T:
-    task = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(_until_gone(request))
-    try:
-        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientGone("The client closed the connection.")
-    finally:
-        task.cancel()
-        watcher.cancel()
-        await asyncio.gather(task, watcher, return_exceptions=True)
+    with CancelScope() as scope:
+        watcher = asyncio.ensure_future(_until_gone(request, scope))
+        try:
+            return await work
+        finally:
+            watcher.cancel()
+    raise ClientGone("The client closed the connection.")
 
 
-async def _until_gone(request: Request) -> None:
+async def _until_gone(request: Request, scope: CancelScope) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+    scope.cancel()

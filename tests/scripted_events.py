@@ -58,6 +58,10 @@ class ScriptedEvents:
             raise
         raise StopAsyncIteration
 
+    def arrived(self, most: int) -> list[TokenEvent]:
+        """None: a step tells one event after the other."""
+        return []
+
     def close(self) -> None:
         """What still speaks is aborted."""
         for key in list(self._steps):

@@ -33,6 +33,8 @@ class StopMatcher:
 
     def push(self, text: str) -> tuple[str, bool]:
         """What may be sent now, and whether a stop string has ended the text; then nothing is let through."""
+        if not self._needles:
+            return text, False
         if self.matched is not None:
             return "", True
         for end, character in enumerate(text, start=self._held[0] + 1):

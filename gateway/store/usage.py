@@ -8,7 +8,7 @@ written before `run` ends, if the database lets it in time; what is left then is
 import asyncio
 from collections import deque
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Self
@@ -50,6 +50,10 @@ class UsageRow:
     total_ms: float
     prefix_trace: bytes | None
 
+    def values(self) -> dict[str, object]:
+        """Its columns."""
+        return {name: getattr(self, name) for name in _COLUMNS}
+
     @classmethod
     def of(cls, record: RequestRecord, now: float) -> Self:
         """The row of a request that went to the engine."""
@@ -71,6 +75,9 @@ class UsageRow:
             total_ms=record.total_ms(now),
             prefix_trace=record.prefix_trace,
         )
+
+
+_COLUMNS = tuple(field.name for field in fields(UsageRow))
 
 
 class UsageLog:
@@ -132,7 +139,7 @@ class UsageLog:
             batch = list(islice(self._rows, _MAX_BATCH))
             try:
                 async with writing(self.database) as connection:
-                    await connection.execute(insert(Usage), [asdict(row) for row in batch])
+                    await connection.execute(insert(Usage), [row.values() for row in batch])
             except StoreUnavailable as error:
                 self._log.warning("usage.not_written", rows=len(self._rows), reason=type(error).__name__)
                 return False

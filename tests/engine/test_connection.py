@@ -224,3 +224,22 @@ async def test_a_request_that_waited_too_long_is_told_so(tmp_path: Path) -> None
             assert late.value.retry_after > 0
             running.close()
             await until_idle(connection)
+
+
+async def test_answers_that_come_in_a_heap_all_arrive(tmp_path: Path) -> None:
+    with served(ScriptedRunner(emit([], then=5)), tmp_path) as (address, _):
+        async with connected(address) as connection, asyncio.timeout(20):
+            for _ in range(5):
+                # what is sent meanwhile must not hide what has arrived
+                answers = await asyncio.gather(*[connection.stats() for _ in range(300)])
+                assert len(answers) == 300
+
+
+async def test_a_connection_leaves_no_task_and_no_reader(tmp_path: Path) -> None:
+    before = asyncio.all_tasks()
+    with served(ScriptedRunner(emit([], then=5)), tmp_path) as (address, _):
+        async with connected(address) as connection:
+            await collect(connection, submit())
+            descriptor = connection._socket.fileno()
+            assert asyncio.all_tasks() == before
+        assert not asyncio.get_running_loop().remove_reader(descriptor)

@@ -59,7 +59,82 @@ async def test_events_that_arrive_with_the_acceptance_are_kept() -> None:
     await wire.stream.submit()
 
     assert [each.token_ids async for each in wire.stream] == [[1], [2], [3], [4]]
-    assert wire.aborted == wire.forgotten == ["a", "b"]
+
+
+async def test_who_has_heard_every_end_is_forgotten_and_nothing_is_aborted() -> None:
+    wire = await started(submit("a", choices=2), submit("b"))
+    for item in (
+        event("a", 1, finish_reason="stop"),
+        event("b", 2, finish_reason="length"),
+        event("a", 3, choice=1, finish_reason="stop"),
+    ):
+        wire.stream.deliver(item)
+
+    assert [each.token_ids async for each in wire.stream] == [[1], [2], [3]]
+    assert wire.forgotten == ["a", "b"]
+    assert wire.aborted == []
+
+
+async def test_of_several_requests_only_those_that_have_not_ended_are_aborted() -> None:
+    wire = await started(submit("a"), submit("b"))
+    wire.stream.deliver(event("a", 1, finish_reason="stop"))
+    await anext(wire.stream)
+
+    wire.stream.close()
+
+    assert wire.forgotten == ["a", "b"]
+    assert wire.aborted == ["b"]
+
+
+async def test_what_arrives_together_wakes_its_reader_once() -> None:
+    wire = await started(submit("a"))
+
+    async def read() -> list[list[int]]:
+        return [
+            [each.token_ids[0] for each in (first, *wire.stream.arrived(9))] async for first in wire.stream
+        ]
+
+    reading = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    for token in (1, 2, 3):
+        wire.stream.deliver(event("a", token))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    wire.stream.deliver(event("a", 4, finish_reason="stop"))
+
+    assert await reading == [[1, 2, 3], [4]]
+
+
+async def test_no_more_is_handed_out_at_once_than_was_asked_for() -> None:
+    wire = await started(submit("a"))
+    for token in range(5):
+        wire.stream.deliver(event("a", token))
+
+    assert [each.token_ids[0] for each in wire.stream.arrived(2)] == [0, 1]
+    assert [each.token_ids[0] for each in wire.stream.arrived(9)] == [2, 3, 4]
+    assert wire.stream.arrived(9) == []
+
+
+async def test_an_error_behind_events_is_raised_when_they_have_been_read() -> None:
+    wire = await started(submit("a"))
+    wire.stream.deliver(event("a", 1))
+    wire.stream.deliver(EngineDied("gone"))
+    wire.stream.deliver(event("a", 2))
+
+    assert [each.token_ids for each in wire.stream.arrived(9)] == [[1]]
+    assert wire.stream.arrived(9) == []
+    with pytest.raises(EngineDied):
+        await anext(wire.stream)
+
+
+async def test_of_a_dropped_choice_nothing_is_handed_out_at_once_either() -> None:
+    wire = await started(submit("a", choices=2))
+    for choice in (0, 1, 0, 1):
+        wire.stream.deliver(event("a", 7, choice=choice))
+
+    wire.stream.drop("a", 0)
+
+    assert [each.choice for each in wire.stream.arrived(9)] == [1, 1]
 
 
 async def test_nothing_is_told_before_all_are_accepted() -> None:
@@ -143,6 +218,7 @@ async def test_a_choice_that_was_dropped_has_no_more_events_and_others_go_on() -
         wire.stream.drop("a", 0)
 
     assert told == [(0, 1), (1, 2), (1, 3)]
+    assert wire.aborted == ["a"], "the engine told no end of the one that was dropped"
 
 
 async def test_dropping_the_last_choice_ends_the_events_at_once() -> None:

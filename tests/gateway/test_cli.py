@@ -123,12 +123,12 @@ def test_simulate_passes_its_arguments_and_its_exit_code_through(
 
 
 def test_bench_passes_its_arguments_and_its_exit_code_through(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "chatload", "--no-such-flag"]) == 2
-    assert main(["bench", "chatload", "-h"]) == 0
+    assert main(["bench", "serve", "--no-such-flag"]) == 2
+    assert main(["bench", "serve", "-h"]) == 0
 
     out, err = capfd.readouterr()
-    assert err.startswith("usage: chatload")
-    assert out.startswith("usage: chatload")
+    assert err.startswith("usage: stemma bench serve")
+    assert out.startswith("usage: stemma bench serve")
 
 
 def test_an_unknown_bench_is_answered_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,9 @@
-"""Small paged pools for kernel tests: shuffled blocks, and NaN wherever nothing was written."""
+"""Small paged pools for kernel tests: shuffled blocks, and NaN wherever nothing was written.
 
-from dataclasses import dataclass
+Pools are in the order of the reference. In bfloat16 the CPU's kernels have another one, of pairs.
+"""
+
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -32,6 +35,10 @@ class AttentionCase:
 
     def arguments(self) -> tuple[torch.Tensor | float, ...]:
         return tuple(getattr(self, name) for name in self.__slots__)
+
+    def on_cpu(self) -> "AttentionCase":
+        """The same, with the pool in the order of the CPU's kernels."""
+        return replace(self, keys=paired_keys(self.keys), values=paired_values(self.values))
 
 
 def attention_case(
@@ -74,3 +81,17 @@ def attention_case(
         torch.from_numpy(find_leaders(tables.numpy(), longest, size)),
         shape.head_dim**-0.5,
     )
+
+
+def paired_keys(keys: torch.Tensor) -> torch.Tensor:
+    """A pool of keys in the order of the CPU's kernels: in bfloat16 two dimensions of a slot lie together."""
+    if keys.dtype == torch.float32:
+        return keys
+    return keys.unflatten(2, (-1, 2)).transpose(3, 4).contiguous().view(keys.shape)
+
+
+def paired_values(values: torch.Tensor) -> torch.Tensor:
+    """A pool of values in that order: in bfloat16 two slots of a dimension lie together."""
+    if values.dtype == torch.float32:
+        return values
+    return values.unflatten(2, (-1, 2)).transpose(3, 4).contiguous().view(values.shape)

@@ -15,7 +15,7 @@ class Plan:
     def __init__(self, contexts: list[int], lengths: list[int], leaders: list[list[int]]) -> None:
         starts = np.cumsum([0, *lengths]).astype(np.int32)
         table = np.array(leaders, np.int32).reshape(len(contexts), -1)
-        self.tiles, self.parts, self.tasks, self.num_rows = plan(
+        self.tiles, self.parts, self.tasks, self.table, self.num_rows = plan(
             np.array(contexts, np.int32), starts, table, GROUP, NUM_KV_HEADS, NUM_WORKERS
         )
 
@@ -57,9 +57,10 @@ def test_what_lies_under_one_leader_is_one_task() -> None:
 
 
 def test_a_segment_that_a_token_does_not_see_whole_is_its_own() -> None:
-    found = Plan([512, 511, 513], [1, 1, 9], [[0, 0], [0, 0], [0, 0]])
+    found = Plan([512, 511, 513], [1, 1, TILE_TOKENS + 1], [[0, 0], [0, 0], [0, 0]])
 
-    assert (1, [(0, 0), (2, 10)]) in found.members()  # the ninth token of the last span sees all
+    last = 2 + TILE_TOKENS  # a tile of its own, the only one of its span that sees all
+    assert (1, [(0, 0), (2, last)]) in found.members()
     assert (1, [(1, 1)]) in found.members()
     assert (1, [(2, 2)]) in found.members()
 
@@ -93,3 +94,17 @@ def test_every_row_of_every_part_has_a_place_of_its_own(leaders: list[list[int]]
     pairs = [(segment, place) for segment, places in found.members() for place in places]
     assert len(pairs) == len(set(pairs)) == len(found.parts)
     assert all(tile["num_tokens"] <= TILE_TOKENS for tile in found.tiles)
+
+
+def test_a_tasks_members_are_the_tokens_of_its_parts_and_what_each_sees() -> None:
+    found = Plan([300, 260], [3, 1], [[0], [0]])
+
+    seen = [
+        [
+            (int(member["token"]), int(member["num_visible"]))
+            for member in found.table[task["first_member"] :][: task["num_rows"] // GROUP]
+        ]
+        for task in found.tasks
+    ]
+    assert seen == [[(0, 256), (1, 256), (2, 256), (3, 256)], [(0, 42), (1, 43), (2, 44)], [(3, 4)]]
+    assert [int(task["num_seen"]) for task in found.tasks] == [256, 44, 4]

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from kernels import Kernels
+from tests.kernels.pools import paired_keys, paired_values
 
 NUM_BLOCKS, BLOCK_SIZE = 5, 16
 IMPLEMENTATIONS = [Kernels.reference(), Kernels.cpu()]
-HEADS = [(6, 2, 64), (3, 3, 24)]
+HEADS = [(6, 2, 64), (3, 3, 24), (4, 1, 80), (2, 2, 18), (1, 1, 128), (9, 3, 96)]
 
 
 def _inputs(
@@ -34,14 +35,15 @@ def test_the_compiled_kernel_agrees_with_the_reference(
     heads: tuple[int, int, int], dtype: torch.dtype
 ) -> None:
     qkv, cosines, sines, slots = _inputs(heads, dtype)
-    results = []
-    for kernels in IMPLEMENTATIONS:
-        pool = _pool(heads, dtype)
-        query = kernels.rope_store_kv(qkv, cosines, sines, *pool, slots)
-        results.append((query, *pool))
+    keys, values = _pool(heads, dtype)
+    expected_keys, expected_values = _pool(heads, dtype)
 
-    for found, expected in zip(results[1], results[0], strict=True):
-        torch.testing.assert_close(found, expected, equal_nan=True)
+    query = Kernels.cpu().rope_store_kv(qkv, cosines, sines, keys, values, slots)
+
+    expected = Kernels.reference().rope_store_kv(qkv, cosines, sines, expected_keys, expected_values, slots)
+    torch.testing.assert_close(query, expected)
+    torch.testing.assert_close(keys, paired_keys(expected_keys), equal_nan=True)
+    torch.testing.assert_close(values, paired_values(expected_values), equal_nan=True)
 
 
 @pytest.mark.parametrize("kernels", IMPLEMENTATIONS, ids=["reference", "cpu"])
@@ -56,6 +58,17 @@ def test_only_the_slots_of_the_step_are_written(kernels: Kernels) -> None:
     value_slots = (~values.isnan()).all(dim=3).all(dim=1).flatten().nonzero().flatten().tolist()
     assert key_slots == value_slots == written
     assert (~keys.isnan()).sum() == len(written) * 2 * 64
+
+
+@pytest.mark.parametrize("slot", range(4))
+def test_a_slot_leaves_the_one_beside_it_as_it_was(slot: int) -> None:
+    qkv, cosines, sines, _ = _inputs(HEADS[0], torch.bfloat16)
+    keys, values = (pool.fill_(7) for pool in _pool(HEADS[0], torch.bfloat16))
+
+    slots = torch.tensor([slot, -1, -1, -1, -1], dtype=torch.int32)
+    Kernels.cpu().rope_store_kv(qkv, cosines, sines, keys, values, slots)
+
+    assert (keys != 7).sum() == (values != 7).sum() == 2 * 64
 
 
 @pytest.mark.parametrize("kernels", IMPLEMENTATIONS, ids=["reference", "cpu"])

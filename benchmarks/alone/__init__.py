@@ -1,0 +1,1 @@
+"""The gateway with nothing beside it: an engine that computes nothing, and a client that parses nothing."""
