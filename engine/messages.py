@@ -59,9 +59,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     eviction: Literal["lru", "learned"] = "lru"
     quotas: dict[str, Quota] = {}  # by account, in hexadecimal digits
     weights: dict[str, float] = {}  # by account: its share of the computing against others'; 1 if not named
-    products: Literal["full", "int8", "packed"] = "full"
-    """Matrix products: in `dtype`; with weights and activations of 8 bits in groups of 32; or with the
-    weights as the file has them, 4 or 8 bits, and activations of 8.
+    products: Literal["auto", "full", "int8", "packed"] = "auto"
+    """Matrix products: in `dtype`; with weights of 8 bits and inputs of 15, exact; or with the weights as the
+    file has them, 4 or 8 bits, and inputs of 8. "auto" is "int8" for bfloat16 on a CPU, else "full".
     """
     deterministic: bool = False  # a sequence's logits do not depend on its company, bit for bit
     speculation: Literal["off", "ngram", "draft"] = "off"

@@ -190,8 +190,11 @@ def load_runner(config: EngineConfig) -> ModelRunner:
     device, dtype = torch.device(config.device), DTYPES[config.dtype]
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    kernels = Kernels.for_device(config.device, config.products, deterministic=config.deterministic)
-    model, weights = load(config.model, dtype, packed=config.products == "packed")
+    products = config.products
+    if products == "auto":
+        products = Kernels.best_products(config.device, dtype)
+    kernels = Kernels.for_device(config.device, products, deterministic=config.deterministic)
+    model, weights = load(config.model, dtype, packed=products == "packed")
     if config.max_context is not None and config.max_context > model.context_length:
         raise ValueError(
             f"max_context is {config.max_context}, more than the {model.context_length} that the model can"
@@ -203,7 +206,7 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         mark = fingerprint(
             model,
             weights,
-            products=config.products,
+            products=products,
             block_size=config.block_size,
             kv_dtype=dtype,
             layout_version=LAYOUT_VERSION,

@@ -85,7 +85,9 @@ class EngineSettings(_Section):
 
     device: Literal["cpu", "cuda"] = "cpu"
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    products: Literal["full", "int8", "packed"] = "full"  # in dtype, in 8 bits, or as the file packs them
+    products: Literal["auto", "full", "int8", "packed"] = (
+        "auto"  # in dtype, in 8 bits, or as the file has them
+    )
     deterministic: bool = False  # answers do not depend, bit for bit, on who runs beside
     block_size: int = Field(16, ge=1, le=256)
     kv_bytes: Bytes = 1 << 30
