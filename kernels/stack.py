@@ -78,7 +78,7 @@ class Stack(Protocol):
         keys: Tensor,
         values: Tensor,
     ) -> Tensor:
-        """The tokens' hidden states, [num_tokens, hidden_size], in the model's type.
+        """The tokens' hidden states, [num_tokens, hidden_size], in the type that the head's product takes.
 
         residual: [num_tokens, hidden_size] float32, the embedded tokens, overwritten. angles: cosines and
         sines, [num_tokens, head_dim / 2] float32. keys, values: the pool's, whose first dimension is the

@@ -83,10 +83,10 @@ def _candidates(logits: torch.Tensor, row: Row) -> Draw:
 
 
 def _draw(logits: torch.Tensor, rows: Sequence[Row]) -> list[int]:
-    token_ids = logits.argmax(dim=-1).tolist()  # what greedy rows draw
+    token_ids = _likeliest(logits)  # what greedy rows draw
     places = [place for place, row in enumerate(rows) if _is_drawn(row)]
     if not places:
-        return list(token_ids)
+        return token_ids
     drawn = [rows[place] for place in places]
     probabilities = _tempered(logits[places], drawn)
     numbers = torch.from_numpy(_numbers(drawn)).to(logits.device)
@@ -103,7 +103,14 @@ def _draw(logits: torch.Tensor, rows: Sequence[Row]) -> list[int]:
             strict=True,
         ):
             token_ids[places[place]] = token_id
-    return list(token_ids)
+    return token_ids
+
+
+def _likeliest(logits: torch.Tensor) -> list[int]:
+    """The first of each row's greatest logits."""
+    # On a CPU torch looks at one number at a time, numpy at a vector.
+    best = logits.numpy().argmax(axis=-1) if logits.device.type == "cpu" else logits.argmax(dim=-1)
+    return [int(token_id) for token_id in best.tolist()]
 
 
 def _is_drawn(row: Row) -> bool:

@@ -25,7 +25,7 @@ from kernels.cpu.byte_tiles import (
     sum_vectors,
 )
 from kernels.cpu.leaf import leaf
-from kernels.cpu.vectors import LANES, store
+from kernels.cpu.vectors import LANES, load, store
 
 __all__ = ["ByteProduct", "PackedBytes", "pack", "sum_rows"]
 
@@ -90,10 +90,10 @@ class ByteProduct:
 
 
 @leaf
-def sum_rows(codes, start, inputs, row, num_rows, num_inputs, has_registers, sums):
+def sum_rows(codes, start, inputs, row, num_rows, num_inputs, has_registers, is_first, sums):
     """Sums of at most ROWS rows with one tile, by what is fastest. Registers read ROWS rows in any case."""
     if has_registers and num_rows > VECTOR_ROWS:
-        sum_registers(codes, start, inputs[0], inputs[1], row, num_inputs, sums)
+        sum_registers(codes, start, inputs[0], inputs[1], row, num_inputs, is_first, sums)
     else:
         sum_vectors(codes, start, inputs[0], inputs[1], row, num_rows, num_inputs, sums)
 
@@ -104,15 +104,14 @@ def _multiply_task(codes, scales, bias, tile, inputs, start, end, num_inputs, ha
     for row in range(start, end, ROWS):
         num_rows = min(ROWS, end - row)
         first = tile * TILE_OUTPUTS * num_inputs
-        sum_rows(codes, first, inputs, row, num_rows, num_inputs, has_registers, sums)
-        for index in range(num_rows):
-            for column in range(COLUMNS):
-                output = tile * TILE_OUTPUTS + column * LANES
-                place = (row + index) * out.shape[1] + output
-                value = product_vector(
-                    sums, index * SUMS_SIZE, column, inputs, row + index, scales, bias, output
-                )
-                store(out, place, value)
+        sum_rows(codes, first, inputs, row, num_rows, num_inputs, has_registers, row == start, sums)
+        for column in range(COLUMNS):
+            output = tile * TILE_OUTPUTS + column * LANES
+            factors, addends = load(scales, output), load(bias, output)
+            for index in range(num_rows):
+                place = index * SUMS_SIZE + column * LANES
+                value = product_vector(sums, place, inputs, row + index, factors, addends)
+                store(out, (row + index) * out.shape[1] + output, value)
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)

@@ -3,8 +3,6 @@
 Owns both ends of a product of bytes, each a loop over vectors. `kernels.byte_linear` is the definition.
 """
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -20,6 +18,7 @@ from kernels.cpu.vectors import broadcast, load, multiply, multiply_add
 __all__ = ["product_vector", "split_row"]
 
 ZERO, TINY_NUMBER, TOP_NUMBER, TOP_INVERSE = (np.float32(x) for x in (0, TINY, INPUT_TOP, 1 / INPUT_TOP))
+CODE_OFFSET = 128
 BYTES = ir.VectorType(ir.IntType(8), LANES)
 INDEX = ir.IntType(64)
 
@@ -52,13 +51,9 @@ def _largest(typing, peak):
     return types.float32(lowering.VECTOR), codegen
 
 
-def _sum(builder: Any, vector: Any) -> Any:
-    return lowering.call(builder, f"llvm.vector.reduce.add.v{LANES}i32", [vector], lowering.INT32)
-
-
 @intrinsic
-def _store_parts(typing, numbers, high, low, offset):
-    """LANES numbers as their high and low parts. Returns the parts' sums."""
+def _store_parts(typing, numbers, sums, high, low, offset):
+    """Store LANES numbers as their high and low parts. Returns the parts' sums, lane by lane, as bits."""
 
     def codegen(context, builder, signature, arguments):
         number = lowering.call(builder, f"llvm.rint.v{LANES}f32", [arguments[0]])
@@ -69,15 +64,27 @@ def _store_parts(typing, numbers, high, low, offset):
         raised = builder.add(code, lowering.int_constant(PART // 2))
         upper = builder.ashr(raised, lowering.int_constant(PART.bit_length() - 1))
         lower = builder.sub(code, builder.mul(upper, lowering.int_constant(PART)))
-        for data, kind, part in ((arguments[1], high, upper), (arguments[2], low, lower)):
-            place = lowering.address(context, builder, data, kind, arguments[3])
+        totals = []
+        for index, (data, kind, part) in enumerate(((arguments[2], high, upper), (arguments[3], low, lower))):
+            place = lowering.address(context, builder, data, kind, arguments[4])
             builder.store(builder.trunc(part, BYTES), builder.bitcast(place, BYTES.as_pointer()), align=1)
-        return context.make_tuple(
-            builder, signature.return_type, [_sum(builder, upper), _sum(builder, lower)]
-        )
+            before = builder.bitcast(builder.extract_value(arguments[1], index), lowering.INTS)
+            totals.append(builder.bitcast(builder.add(before, part), lowering.FLOATS))
+        return context.make_tuple(builder, signature.return_type, totals)
 
-    result = types.UniTuple(types.int32, 2)
-    return result(lowering.VECTOR, high, low, types.intp), codegen
+    return sums(lowering.VECTOR, sums, high, low, types.intp), codegen
+
+
+@intrinsic
+def _excess(typing, sums):
+    """What packed codes, which are CODE_OFFSET too large, make of an input's parts with these sums."""
+
+    def codegen(context, builder, signature, arguments):
+        bits = builder.bitcast(arguments[0], lowering.INTS)
+        total = lowering.call(builder, f"llvm.vector.reduce.add.v{LANES}i32", [bits], lowering.INT32)
+        return builder.mul(total, ir.Constant(lowering.INT32, CODE_OFFSET))
+
+    return types.int32(lowering.VECTOR), codegen
 
 
 @leaf
@@ -85,9 +92,10 @@ def split_row(x, start, size, row, num_inputs, inputs):
     """`size` numbers of `x` from `start` on, a multiple of LANES, as a row of inputs.
 
     `inputs` are, of all rows: high and low parts, int8 [num_rows, num_inputs], zeros past `size`; steps,
-    float32 [num_rows]; and sums of the parts, int32 [num_rows * 2].
+    float32 [num_rows]; and by how much the sums of their products with packed codes are too large, int32
+    [num_rows * 2], high parts' and low parts'.
     """
-    high, low, steps, sums = inputs
+    high, low, steps, excesses = inputs
     peaks = broadcast(ZERO)
     for place in range(0, size, LANES):
         peaks = _larger(peaks, load(x, start + place))
@@ -96,43 +104,38 @@ def split_row(x, start, size, row, num_inputs, inputs):
     if not peak < TINY_NUMBER:
         step = peak * TOP_INVERSE + (peak - peak)
         inverse = TOP_NUMBER / peak
-    high_sum, low_sum = np.int32(0), np.int32(0)
+    factor, sums = broadcast(inverse), (broadcast(ZERO), broadcast(ZERO))
     for place in range(0, size, LANES):
-        scaled = multiply(load(x, start + place), broadcast(inverse))
-        high_part, low_part = _store_parts(scaled, high, low, row * num_inputs + place)
-        high_sum += high_part
-        low_sum += low_part
+        scaled = multiply(load(x, start + place), factor)
+        sums = _store_parts(scaled, sums, high, low, row * num_inputs + place)
     for place in range(size, num_inputs, LANES):
-        _store_parts(broadcast(ZERO), high, low, row * num_inputs + place)
+        _store_parts(broadcast(ZERO), sums, high, low, row * num_inputs + place)
     steps[row] = step
-    sums[2 * row], sums[2 * row + 1] = high_sum, low_sum
+    excesses[2 * row], excesses[2 * row + 1] = _excess(sums[0]), _excess(sums[1])
 
 
 @intrinsic
-def _correct(typing, sums, high, low, high_sum, low_sum):
-    """The exact sums of LANES outputs as one float: `high` and `low` are their places in `sums`.
-
-    Packed codes are 128 more than they are: so much of the inputs' own sums is taken off.
-    """
+def _exact(typing, sums, place, excesses, row):
+    """The exact sums of LANES outputs as one float. Those with the high parts begin at `place`."""
 
     def codegen(context, builder, signature, arguments):
         floats = []
-        for place, total in ((arguments[1], arguments[3]), (arguments[2], arguments[4])):
-            address = lowering.address(context, builder, arguments[0], sums, place)
+        for part in range(2):
+            index = builder.add(arguments[1], ir.Constant(INDEX, part * TILE_OUTPUTS))
+            address = lowering.address(context, builder, arguments[0], sums, index)
             plain = builder.load(builder.bitcast(address, lowering.INTS.as_pointer()), align=4)
-            excess = builder.mul(total, ir.Constant(lowering.INT32, 128))
+            index = builder.add(builder.mul(arguments[3], ir.Constant(INDEX, 2)), ir.Constant(INDEX, part))
+            excess = builder.load(lowering.address(context, builder, arguments[2], excesses, index))
             exact = builder.sub(plain, lowering.splat(builder, excess, lowering.INTS))
             floats.append(builder.sitofp(exact, lowering.FLOATS))
         return lowering.fma(builder, floats[0], lowering.constant(float(PART)), floats[1])
 
-    return lowering.VECTOR(sums, types.intp, types.intp, types.int32, types.int32), codegen
+    return lowering.VECTOR(sums, types.intp, excesses, types.intp), codegen
 
 
 @leaf
-def product_vector(sums, place, column, inputs, row, scales, bias, output):
-    """LANES outputs of one row, whose sums begin at `place`, from `output` on."""
-    _, _, steps, totals = inputs
-    high = place + column * LANES
-    exact = _correct(sums, high, high + TILE_OUTPUTS, totals[2 * row], totals[2 * row + 1])
-    factor = multiply(load(scales, output), broadcast(steps[row]))
-    return multiply_add(exact, factor, load(bias, output))
+def product_vector(sums, place, inputs, row, scales, bias):
+    """LANES outputs of one row, whose sums begin at `place`; scales and bias are vectors."""
+    _, _, steps, excesses = inputs
+    factor = multiply(scales, broadcast(steps[row]))
+    return multiply_add(_exact(sums, place, excesses, row), factor, bias)

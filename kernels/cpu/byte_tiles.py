@@ -18,6 +18,7 @@ from kernels.cpu import lowering
 from kernels.cpu.amx import add_byte_products, clear, load, store
 from kernels.cpu.integer_tiles import HAS_VNNI, dot_bytes
 from kernels.cpu.leaf import leaf
+from kernels.cpu.pairs import prefetch
 from kernels.cpu.tiles import zero_tile
 from kernels.cpu.vectors import LANES
 
@@ -30,6 +31,8 @@ ROWS = 16  # of a tile register
 SUMS_SIZE = 2 * TILE_OUTPUTS  # of one row
 COLUMN_BYTES = DEPTH * LANES
 STEP = 4  # inputs of one vector
+LINE_BYTES = 64  # of a cache
+BYTES_AHEAD = 4 * COLUMNS * COLUMN_BYTES
 
 # Tile registers, all of ROWS rows: see `amx.WHOLE`.
 SUMS_HIGH, SUMS_LOW, SUMS_HIGH_2, SUMS_LOW_2, INPUTS_HIGH, INPUTS_LOW, OUTPUTS, OUTPUTS_2 = range(8)
@@ -123,14 +126,21 @@ def sum_vectors(codes, start, high, low, row, num_rows, num_inputs, sums):
 
 
 @leaf
-def sum_registers(codes, start, high, low, row, num_inputs, sums):
-    """Sums of ROWS rows from `row` on; there is memory for so many. Registers are `amx.WHOLE`."""
+def sum_registers(codes, start, high, low, row, num_inputs, is_first, sums):
+    """Sums of ROWS rows from `row` on; there is memory for so many. Registers are `amx.WHOLE`.
+
+    `is_first`: these are the first rows that meet this tile, whose codes then come from far away. Registers
+    wait for each line that they load, so memory is asked early: for the tile that follows too, in the end.
+    """
     clear(SUMS_HIGH)
     clear(SUMS_LOW)
     clear(SUMS_HIGH_2)
     clear(SUMS_LOW_2)
     for block in range(num_inputs // DEPTH):
         place, first = start + block * COLUMNS * COLUMN_BYTES, row * num_inputs + block * DEPTH
+        if is_first:
+            for line in range(0, COLUMNS * COLUMN_BYTES, LINE_BYTES):
+                prefetch(codes, place + BYTES_AHEAD + line)
         load(OUTPUTS, codes, place, STEP * LANES)
         load(INPUTS_HIGH, high, first, num_inputs)
         add_byte_products(SUMS_HIGH, INPUTS_HIGH, OUTPUTS)

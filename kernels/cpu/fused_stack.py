@@ -42,7 +42,6 @@ class FusedStack:
 
     def __init__(self, layers: Iterable[LayerWeights], final_norm: torch.Tensor, shape: StackShape) -> None:
         self._shape = shape
-        self._dtype = final_norm.dtype
         norms: list[torch.Tensor] = []
         head_norms: list[torch.Tensor] = []
         self._packed: list[list[PackedBytes]] = []
@@ -81,7 +80,7 @@ class FusedStack:
         """As `kernels.stack.Stack`. One call at a time."""
         shape, num_rows = self._shape, len(residual)
         check_shape(shape.head_dim, keys.shape[-1])
-        hidden = torch.empty(residual.shape, dtype=self._dtype)
+        hidden = torch.empty(residual.shape)
         query = torch.empty(num_rows, shape.num_heads, shape.head_dim, dtype=keys.dtype)
         workspace = self._take_memory(num_rows, keys.dtype)
         self._memory["counters"][:] = 0
@@ -126,6 +125,7 @@ class FusedStack:
         if self._workspace is None or self._max_rows < num_rows:
             self._max_rows = num_rows + -num_rows % ROWS
             num_workers = numba.get_num_threads()
+            self._program["num_workers"] = num_workers
             self._memory = self._make_memory(self._max_rows, num_workers)
             for name in set(self._memory) & set(PROGRAM.names or ()):
                 self._program[name] = self._memory[name].ctypes.data
@@ -138,18 +138,24 @@ class FusedStack:
         width = int(matrices["num_inputs"].max())
         num_phases = shape.num_layers * PHASES_OF_LAYER + 1
         return {
-            "high": np.zeros(num_rows * width, np.int8),
-            "low": np.zeros(num_rows * width, np.int8),
-            "steps": np.zeros(num_rows, np.float32),
-            "totals": np.zeros(2 * num_rows, np.int32),
-            "qkv": np.zeros((num_rows, int(matrices[QKV]["num_outputs"])), np.float32),
-            "attended": np.zeros((num_rows, shape.num_heads, shape.head_dim), np.float32),
-            "expanded": np.zeros((num_rows, int(matrices[UP]["num_outputs"])), np.float32),
-            "rows": np.zeros((num_workers, self._norms.shape[1]), np.float32),
-            "sums": np.zeros((num_workers, 2, ROWS * SUMS_SIZE), np.int32),
-            "counters": np.zeros(num_phases * COUNTERS_OF_PHASE, np.int64),
-            "cycles": np.zeros(len(KINDS_OF_WORK), np.int64),
+            "high": _aligned(torch.int8, num_rows * width),
+            "low": _aligned(torch.int8, num_rows * width),
+            "steps": _aligned(torch.float32, num_rows),
+            "excesses": _aligned(torch.int32, 2 * num_rows),
+            "qkv": _aligned(torch.float32, num_rows, int(matrices[QKV]["num_outputs"])),
+            "attended": _aligned(torch.float32, num_rows, shape.num_heads, shape.head_dim),
+            "expanded": _aligned(torch.float32, num_rows, int(matrices[UP]["num_outputs"])),
+            "rows": _aligned(torch.float32, num_workers, self._norms.shape[1]),
+            "sums": _aligned(torch.int32, num_workers, 2, ROWS * SUMS_SIZE),
+            "counters": _aligned(torch.int64, num_phases * COUNTERS_OF_PHASE),
+            "cycles": _aligned(torch.int64, len(KINDS_OF_WORK)),
         }
+
+
+def _aligned(dtype: torch.dtype, *shape: int) -> npt.NDArray[Any]:
+    """Zeros that begin with a cache line, as torch's memory does and numpy's does not."""
+    zeros: npt.NDArray[Any] = torch.zeros(shape, dtype=dtype).numpy()
+    return zeros
 
 
 def _pack_layer(layer: LayerWeights) -> list[PackedBytes]:

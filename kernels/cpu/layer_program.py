@@ -57,6 +57,7 @@ MATRIX = np.dtype(
 # Numbers, and addresses of arrays. Rows of what is computed in are padded to whole tile registers.
 PROGRAM = np.dtype(
     [
+        ("num_workers", np.int64),
         ("num_layers", np.int64),
         ("num_heads", np.int64),
         ("hidden_size", np.int64),
@@ -76,7 +77,7 @@ PROGRAM = np.dtype(
         ("high", np.int64),  # int8: the inputs of the product that comes next, see `byte_rows`
         ("low", np.int64),
         ("steps", np.int64),  # float32 [num_rows]
-        ("totals", np.int64),  # int32 [num_rows * 2]
+        ("excesses", np.int64),  # int32 [num_rows * 2]
         ("expanded", np.int64),  # float32 [num_rows, outputs of UP]
         ("rows", np.int64),  # float32 [num_workers, hidden_size]
         ("sums", np.int64),  # int32 [num_workers, 2, ROWS * SUMS_SIZE]
@@ -97,7 +98,7 @@ def _inputs(program):
         as_bytes(program.high),
         as_bytes(program.low),
         as_floats(program.steps),
-        as_integers(program.totals),
+        as_integers(program.excesses),
     )
 
 
@@ -143,11 +144,16 @@ def _num_tasks(matrix, program):
 
 
 @leaf
-def _rows_of(task, program):
-    """The tile of a product's task, and its first row and the one after its last."""
-    num_chunks = _num_chunks(program)
-    start = task % num_chunks * CHUNK_ROWS
-    return task // num_chunks, start, min(start + CHUNK_ROWS, program.num_rows)
+def _rows_of(task, matrix, program):
+    """The tile of a product's task, and its first row and the one after its last.
+
+    Workers that take turns each read one run of memory, so that it comes before it is asked for.
+    """
+    num_tiles, num_chunks = matrix.num_outputs // TILE_OUTPUTS, _num_chunks(program)
+    turn, chunk = task // num_chunks, task % num_chunks
+    run, place = turn % program.num_workers, turn // program.num_workers
+    tile = run * (num_tiles // program.num_workers) + min(run, num_tiles % program.num_workers) + place
+    return tile, chunk * CHUNK_ROWS, min((chunk + 1) * CHUNK_ROWS, program.num_rows)
 
 
 @leaf
@@ -157,32 +163,34 @@ def _sums_of(program, worker, index):
 
 
 @leaf
-def _sum_tile(matrix, tile, row, num_rows, program, sums):
+def _sum_tile(matrix, tile, row, num_rows, is_first, program, sums):
     """Sums of some rows with a tile of a matrix."""
     start, codes = tile * TILE_OUTPUTS * matrix.num_inputs, as_codes(matrix.codes)
     inputs, has_registers = _inputs(program), program.has_registers != 0
-    sum_rows(codes, start, inputs, row, num_rows, matrix.num_inputs, has_registers, sums)
+    sum_rows(codes, start, inputs, row, num_rows, matrix.num_inputs, has_registers, is_first, sums)
 
 
 @leaf
-def _value(matrix, sums, index, column, row, output, program):
-    """LANES outputs of row `row`, which is the `index`th of those that were summed."""
-    scales, bias = as_floats(matrix.scales), as_floats(matrix.bias)
-    return product_vector(sums, index * SUMS_SIZE, column, _inputs(program), row, scales, bias, output)
+def _factors(matrix, output):
+    """Scales and bias of LANES outputs."""
+    return load(as_floats(matrix.scales), output), load(as_floats(matrix.bias), output)
 
 
 @leaf
 def _qkv_task(task, state):
     worker, layer, program, matrices, pools = state
-    matrix, (tile, start, end) = matrices[layer, QKV], _rows_of(task, program)
-    sums, qkv = _sums_of(program, worker, 0), pools[4]
+    matrix = matrices[layer, QKV]
+    tile, start, end = _rows_of(task, matrix, program)
+    sums, qkv, inputs = _sums_of(program, worker, 0), pools[4], _inputs(program)
     for row in range(start, end, ROWS):
         num_rows = min(ROWS, end - row)
-        _sum_tile(matrix, tile, row, num_rows, program, sums)
-        for index in range(num_rows):
-            for column in range(COLUMNS):
-                output = tile * TILE_OUTPUTS + column * LANES
-                value = _value(matrix, sums, index, column, row + index, output, program)
+        _sum_tile(matrix, tile, row, num_rows, row == start, program, sums)
+        for column in range(COLUMNS):
+            output = tile * TILE_OUTPUTS + column * LANES
+            scales, bias = _factors(matrix, output)
+            for index in range(num_rows):
+                place = index * SUMS_SIZE + column * LANES
+                value = product_vector(sums, place, inputs, row + index, scales, bias)
                 store(qkv, (row + index) * matrix.num_outputs + output, value)
 
 
@@ -201,36 +209,43 @@ def _down_task(task, state):
 @leaf
 def _add_to_residual(task, worker, matrix, program):
     """A product whose result is added to the residual stream."""
-    tile, start, end = _rows_of(task, program)
-    sums, residual = _sums_of(program, worker, 0), as_floats(program.residual)
+    tile, start, end = _rows_of(task, matrix, program)
+    sums, residual, size = _sums_of(program, worker, 0), as_floats(program.residual), program.hidden_size
+    inputs = _inputs(program)
     for row in range(start, end, ROWS):
         num_rows = min(ROWS, end - row)
-        _sum_tile(matrix, tile, row, num_rows, program, sums)
-        for index in range(num_rows):
-            for column in range(COLUMNS):
-                output = tile * TILE_OUTPUTS + column * LANES
-                place = (row + index) * program.hidden_size + output
-                value = _value(matrix, sums, index, column, row + index, output, program)
-                store(residual, place, add(load(residual, place), value))
+        _sum_tile(matrix, tile, row, num_rows, row == start, program, sums)
+        for column in range(COLUMNS):
+            output = tile * TILE_OUTPUTS + column * LANES
+            scales, bias = _factors(matrix, output)
+            for index in range(num_rows):
+                place = index * SUMS_SIZE + column * LANES
+                value = product_vector(sums, place, inputs, row + index, scales, bias)
+                target = (row + index) * size + output
+                store(residual, target, add(load(residual, target), value))
 
 
 @leaf
 def _gate_up_task(task, state):
     """A tile of gates and the tile of what they let through."""
     worker, layer, program, matrices, _ = state
-    gate, up, (tile, start, end) = matrices[layer, GATE], matrices[layer, UP], _rows_of(task, program)
+    gate, up = matrices[layer, GATE], matrices[layer, UP]
+    tile, start, end = _rows_of(task, up, program)
     gates, ups = _sums_of(program, worker, 0), _sums_of(program, worker, 1)
-    expanded = as_floats(program.expanded)
+    expanded, width, inputs = as_floats(program.expanded), up.num_outputs, _inputs(program)
     for row in range(start, end, ROWS):
         num_rows = min(ROWS, end - row)
-        _sum_tile(gate, tile, row, num_rows, program, gates)
-        _sum_tile(up, tile, row, num_rows, program, ups)
-        for index in range(num_rows):
-            for column in range(COLUMNS):
-                output = tile * TILE_OUTPUTS + column * LANES
-                gate_value = _value(gate, gates, index, column, row + index, output, program)
-                up_value = _value(up, ups, index, column, row + index, output, program)
-                store(expanded, (row + index) * up.num_outputs + output, gated(gate_value, up_value))
+        _sum_tile(gate, tile, row, num_rows, row == start, program, gates)
+        _sum_tile(up, tile, row, num_rows, row == start, program, ups)
+        for column in range(COLUMNS):
+            output = tile * TILE_OUTPUTS + column * LANES
+            gate_scales, gate_bias = _factors(gate, output)
+            up_scales, up_bias = _factors(up, output)
+            for index in range(num_rows):
+                place = index * SUMS_SIZE + column * LANES
+                gate_value = product_vector(gates, place, inputs, row + index, gate_scales, gate_bias)
+                up_value = product_vector(ups, place, inputs, row + index, up_scales, up_bias)
+                store(expanded, (row + index) * width + output, gated(gate_value, up_value))
 
 
 @leaf
@@ -242,7 +257,20 @@ def _split_expanded_task(row, state):
 
 
 @leaf
-def _rope_task(token, state):
+def _tokens_of_task(program):
+    """Tokens of a prompt share cache lines of keys: so many of them go to one worker."""
+    return ROWS if program.num_rows > 2 * ROWS * program.num_workers else 1
+
+
+@leaf
+def _rope_task(task, state):
+    num_tokens = _tokens_of_task(state[2])
+    for token in range(task * num_tokens, min((task + 1) * num_tokens, state[2].num_rows)):
+        _rope_token(token, state)
+
+
+@leaf
+def _rope_token(token, state):
     _, layer, program, _, (keys, values, query, _, qkv, _) = state
     if program.head_norms != 0:
         _norm_heads(token, layer, qkv, program, keys.shape[2], keys.shape[3])
@@ -329,7 +357,8 @@ def _run_layer(worker, layer, program, matrices, pools, plans):
     num_rows, num_kv_heads, first = program.num_rows, pools[0].shape[2], layer * PHASES_OF_LAYER
     _norm(first, num_rows, state)
     _qkv(first + 1, _num_tasks(matrices[layer, QKV], program), state)
-    _rope(first + 2, num_rows, state)
+    num_tokens = _tokens_of_task(program)
+    _rope(first + 2, (num_rows + num_tokens - 1) // num_tokens, state)
     if program.way == REGISTERS:
         configure(CONFIGURATION)
     _attend(first + 3, len(plans[2]) * num_kv_heads, (*state, plans))
