@@ -79,6 +79,11 @@ class ModelRunner:
         if isinstance(proposer, DraftProposer):
             self.proposal_seconds = proposer.measure()
 
+    @property
+    def decoder(self) -> Decoder:
+        """The model, for those who measure it."""
+        return self._decoder
+
     @torch.inference_mode()
     def run(self, step: Step) -> StepResult:
         """Changes the blocks of the step's copies and spans, and nothing else."""

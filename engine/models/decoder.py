@@ -21,7 +21,7 @@ __all__ = ["Decoder"]
 
 
 class Decoder:
-    """Takes the weights: after construction the mapping that was given is empty."""
+    """Takes the weights: after construction the mapping that was given is empty. `stack` is all its layers."""
 
     def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels) -> None:
         self.config = config
@@ -37,7 +37,7 @@ class Decoder:
         )
         # One layer at a time, so that two forms of no more than one exist at once.
         layers = (_take_layer(weights, index) for index in range(config.num_layers))
-        self._stack = kernels.make_stack(kernels, layers, final_norm, shape)
+        self.stack = kernels.make_stack(kernels, layers, final_norm, shape)
         self._frequencies = inverse_frequencies(config).to(final_norm.device)
         self._head = kernels.linear(table if config.tied_embeddings else weights.pop("lm_head.weight"), None)
 
@@ -47,7 +47,7 @@ class Decoder:
         Writes keys and values of the batch's tokens to their slots.
         """
         angles = rotations(self._frequencies, batch.positions)
-        return self._stack(self._embed(batch.token_ids), angles, batch, pool.keys, pool.values)
+        return self.stack(self._embed(batch.token_ids), angles, batch, pool.keys, pool.values)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Each row's scores over the vocabulary: [num_rows, vocab_size] float32."""
