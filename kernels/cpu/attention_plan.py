@@ -16,7 +16,7 @@ import numpy as np
 
 from kernels.partitions import PARTITION_TOKENS
 
-__all__ = ["TILE_TOKENS", "plan"]
+__all__ = ["TASKS_PER_WORKER", "TILE_TOKENS", "plan"]
 
 TILE_TOKENS = 32  # with a group of 3 heads, rows for three pairs of tile registers
 MAX_TASK_ROWS = 96

@@ -14,7 +14,7 @@ import numpy as np
 
 from kernels.cpu.amx import CONFIGURATION, WHOLE, configure, release
 from kernels.cpu.attention import REGISTERS, attend, join
-from kernels.cpu.attention_plan import plan
+from kernels.cpu.attention_plan import TASKS_PER_WORKER, plan
 from kernels.cpu.byte_linear import CHUNK_ROWS, sum_rows
 from kernels.cpu.byte_rows import product_vector, split_row
 from kernels.cpu.byte_tiles import COLUMNS, ROWS, SUMS_SIZE, TILE_OUTPUTS
@@ -289,24 +289,32 @@ def _norm_heads(token, layer, qkv, program, num_kv_heads, head_dim):
 
 
 @leaf
+def _heads_of_item(tasks, program, num_kv_heads):
+    """Key heads lie side by side in a block, so one worker reads all of them, if there are tasks enough."""
+    return num_kv_heads if len(tasks) >= TASKS_PER_WORKER * program.num_workers else 1
+
+
+@leaf
 def _attend_task(item, state):
     worker, layer, program, _, (keys, values, query, _, _, _), plans = state
     tasks, members, block_tables, workspace, partials = plans[2:]
-    head, index = item % keys.shape[2], item // keys.shape[2]
-    attend(
-        tasks[index],
-        head,
-        members,
-        query,
-        keys[layer],
-        values[layer],
-        block_tables,
-        program.scale,
-        program.way,
-        worker,
-        workspace,
-        partials,
-    )
+    num_heads = _heads_of_item(tasks, program, keys.shape[2])
+    index, first = item * num_heads // keys.shape[2], item * num_heads % keys.shape[2]
+    for head in range(first, first + num_heads):
+        attend(
+            tasks[index],
+            head,
+            members,
+            query,
+            keys[layer],
+            values[layer],
+            block_tables,
+            program.scale,
+            program.way,
+            worker,
+            workspace,
+            partials,
+        )
 
 
 @leaf
@@ -361,7 +369,8 @@ def _run_layer(worker, layer, program, matrices, pools, plans):
     _rope(first + 2, (num_rows + num_tokens - 1) // num_tokens, state)
     if program.way == REGISTERS:
         configure(CONFIGURATION)
-    _attend(first + 3, len(plans[2]) * num_kv_heads, (*state, plans))
+    num_items = len(plans[2]) * num_kv_heads // _heads_of_item(plans[2], program, num_kv_heads)
+    _attend(first + 3, num_items, (*state, plans))
     if program.has_registers:
         configure(WHOLE)
     _join(first + 4, len(plans[0]), (*state, plans))
