@@ -1,4 +1,7 @@
-"""The deterministic mode, in the precision in which products round most: the same answers, bit for bit."""
+"""In the precision in which products round most: the same answers, bit for bit, whatever runs beside them.
+
+The deterministic mode gives them with products in full, and products of bytes without it.
+"""
 
 from pathlib import Path
 
@@ -24,11 +27,15 @@ QUESTIONS = (
 Said = list[tuple[int, float]]  # tokens with their log-probabilities
 
 
-@pytest.fixture(scope="module")
-def runner(default_model_path: Path) -> ModelRunner:
+@pytest.fixture(scope="module", params=["full", "int8"])
+def runner(request: pytest.FixtureRequest, default_model_path: Path) -> ModelRunner:
     return load_runner(
         EngineConfig(
-            model=str(default_model_path), kv_bytes=64 << 20, deterministic=True, speculation="ngram"
+            model=str(default_model_path),
+            kv_bytes=64 << 20,
+            products=request.param,
+            deterministic=request.param == "full",
+            speculation="ngram",
         )
     )
 

@@ -1,6 +1,7 @@
 """Whole models with matrices of few bits, and models whose logits do not depend on company."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from engine.weights import load
 from engine.weights.dequantize import dequantize
 from engine.weights.grouped import read_grouped
 from kernels import Kernels, Products
+from kernels.cpu.integer_tiles import HAS_VNNI
 from kernels.grouped import GroupedMatrix
 from tests.engine.checkpoints import random_model, write_checkpoint
 from tests.engine.gguf_files import Tensors, gguf_bytes, write_model
@@ -110,12 +112,14 @@ def test_int8_products_of_a_folder_are_near_those_in_full(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("products", ["full", "int8", "packed"])
+@pytest.mark.parametrize(
+    ("products", "deterministic"), [("full", True), ("int8", True), ("packed", True), ("int8", False)]
+)
 @torch.inference_mode()
 def test_a_deterministic_models_logits_do_not_depend_on_company_or_chunks(
-    products: Products, dtype: torch.dtype, tmp_path: Path
+    products: Products, deterministic: bool, dtype: torch.dtype, tmp_path: Path
 ) -> None:
-    kernels = Kernels.cpu(products, deterministic=True)
+    kernels = Kernels.cpu(products, deterministic=deterministic)
     path = _quantized_model(tmp_path / "model.gguf", {}, GGMLType.Q4_1)
     config, weights = load(path, dtype, packed=products == "packed")
     decoder = Decoder(config, weights, kernels)
@@ -140,6 +144,36 @@ def test_stored_blocks_of_other_products_are_foreign(tmp_path: Path) -> None:
 
     assert len(marks) == 3
     assert b"" not in marks
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_products_that_nobody_chose_are_the_fastest_that_are_as_good(
+    dtype: Literal["float32", "bfloat16"], tmp_path: Path
+) -> None:
+    path = _quantized_model(tmp_path / "model.gguf", {}, GGMLType.Q4_1)
+    best: Products = "int8" if HAS_VNNI and dtype == "bfloat16" else "full"
+    kinds: list[Literal["auto"] | Products] = ["auto", best]
+
+    marks = {
+        load_runner(
+            EngineConfig(
+                model=str(path),
+                products=products,
+                dtype=dtype,
+                kv_bytes=1 << 20,
+                disk_folder=str(tmp_path),
+            )
+        ).fingerprint
+        for products in kinds
+    }
+
+    assert EngineConfig(model=str(path)).products == "auto"
+    assert len(marks) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gpu_has_products_in_full(dtype: torch.dtype) -> None:
+    assert Kernels.best_products("cuda", dtype) == "full"
 
 
 @pytest.mark.parametrize("products", ["int8", "packed"])
