@@ -6,10 +6,11 @@ and requests start in order, each when a gap is large enough for what its policy
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from benchmarks.azure import Lengths
 
-__all__ = ["POLICIES", "Use", "simulate"]
+__all__ = ["POLICIES", "Policy", "Room", "Use", "first_gap", "simulate"]
 
 Policy = Callable[[Lengths, int], int]  # a request's lengths and the longest that may be -> slots
 
@@ -47,10 +48,16 @@ class Use:
         self.batch += weight * (num_running - self.batch)
 
 
-@dataclass(slots=True)
-class _Running:
+class Room(NamedTuple):
+    """Slots that are reserved together."""
+
     start: int
     size: int
+
+
+@dataclass(slots=True)
+class _Running:
+    room: Room
     num_tokens: int
     num_left: int
 
@@ -62,19 +69,19 @@ def simulate(requests: Sequence[Lengths], num_slots: int, longest: int, policy: 
     while waiting or running:
         while waiting:
             size = policy(waiting[-1], longest)
-            start = _first_gap(running, size, num_slots)
+            start = first_gap([each.room for each in running], size, num_slots)
             if start is None:
                 break
             lengths = waiting.pop()
-            running.append(_Running(start, size, lengths.num_prompt, lengths.num_answer))
-            running.sort(key=lambda each: each.start)
+            running.append(_Running(Room(start, size), lengths.num_prompt, lengths.num_answer))
+            running.sort(key=lambda each: each.room.start)
         for each in running:
             each.num_tokens += 1
             each.num_left -= 1
         if waiting:
             use.note(
                 sum(each.num_tokens for each in running),
-                sum(each.size for each in running),
+                sum(each.room.size for each in running),
                 num_slots,
                 len(running),
             )
@@ -82,10 +89,11 @@ def simulate(requests: Sequence[Lengths], num_slots: int, longest: int, policy: 
     return use
 
 
-def _first_gap(running: Sequence[_Running], size: int, num_slots: int) -> int | None:
+def first_gap(rooms: Sequence[Room], size: int, num_slots: int) -> int | None:
+    """Where room of that size begins, beside rooms in their order; None if no gap is large enough."""
     end = 0
-    for each in running:
-        if each.start - end >= size:
+    for room in rooms:
+        if room.start - end >= size:
             return end
-        end = each.start + each.size
+        end = room.start + room.size
     return end if num_slots - end >= size else None
