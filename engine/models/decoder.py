@@ -21,7 +21,7 @@ __all__ = ["Decoder"]
 
 
 class Decoder:
-    """Takes the weights: after construction the mapping that was given is empty. `stack` is all its layers."""
+    """Takes the weights: after construction the mapping that was given is empty. `stack` is the layers."""
 
     def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels) -> None:
         self.config = config
