@@ -229,6 +229,24 @@ def test_while_answers_grow_a_step_keeps_to_its_budget() -> None:
     assert [sizes(sim.step()) for _ in range(3)] == [[1, 79]] * 3
 
 
+def sizes_of(step: Step | None) -> list[int]:
+    assert step is not None
+    return [span.end - span.start for span in step.spans]
+
+
+def test_prompts_that_wait_for_each_other_get_on_in_smaller_steps() -> None:
+    """The first is ready after two steps and not at the end; alone a prompt takes whole steps."""
+    sim = simulation(max_batch_tokens=512)
+    sim.add("alone", prompt(300, first=0), asking(1))
+    assert sizes_of(sim.step()) == [300]
+
+    for number in range(3):
+        sim.add(f"crowd {number}", prompt(200, first=1 + number), asking(9))
+    found = [sizes_of(sim.step()) for _ in range(5)]
+
+    assert found == [[128], [72, 56], [1, 136], [1, 8, 128], [1, 1, 72]]
+
+
 def test_a_budget_below_the_answers_still_lets_prompts_get_on() -> None:
     sim = simulation(max_batch_tokens=128)
     sim.budget = 1
