@@ -18,7 +18,7 @@ from kernels.cpu.vectors import (
     total,
 )
 
-__all__ = ["gated", "norm_row"]
+__all__ = ["EXP_LIMIT", "gated", "norm_row"]
 
 EXP_LIMIT = 88.0  # exp's own limit; silu is zero there already
 
