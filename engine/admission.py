@@ -80,7 +80,12 @@ class Admission:
         lacking: list[Sequence] = []  # of each tenant the one whose turn came, and that found no room
         planned = dict.fromkeys(self.waiting.accounts, 0)
         lines: dict[Account, list[Sequence]] = {}
-        while planned and plan.budget > 0 and len(self._running) < self._limits.max_sequences:
+        while (
+            planned
+            and plan.budget > 0
+            and not plan.has_prompts
+            and len(self._running) < self._limits.max_sequences
+        ):
             account = min(planned, key=lambda each: self._turn_of(each, planned[each]))
             if account not in lines:
                 lines[account] = self._line(account)

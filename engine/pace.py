@@ -46,7 +46,8 @@ class StepPace:
         low = (0.0, points[0][1])
         for high in points:
             if num_tokens <= high[0]:
-                return low[1] + (high[1] - low[1]) * (num_tokens - low[0]) / (high[0] - low[0])
+                share = (num_tokens - low[0]) / (high[0] - low[0])
+                return min(low[1] + (high[1] - low[1]) * share, high[1])  # not above it by rounding
             low = high
         return low[1] + _slope(points) * (num_tokens - low[0])
 

@@ -25,9 +25,6 @@ from prefix_cache.tiers import TieredCache
 
 __all__ = ["Limits", "Scheduler"]
 
-# Prompts that wait for each other get on in steps of so many tokens, so that first answers come one after the
-# other and not all at the end; with more beside each answer that grows, whose own part a step costs anyway.
-_TOKENS_OF_PROMPTS, _TOKENS_PER_ANSWER = 128, 8
 _MIN_CHUNK = 64  # prompt tokens that a step computes beside answers, however long they make it
 
 
@@ -248,9 +245,9 @@ class Scheduler:
             num_used = self._limits.max_batch_tokens - plan.budget
             plan.budget = min(plan.budget, max(budget - num_used, _MIN_CHUNK))
         prompts = [sequence for sequence in ready if sequence.num_missing > 1]
-        if len(prompts) + self.num_waiting > 1:
-            plan.budget = min(plan.budget, _TOKENS_OF_PROMPTS + _TOKENS_PER_ANSWER * len(decodes))
         for sequence in sorted(prompts, key=lambda each: self.admission.shares.served(each.account)):
+            if plan.has_prompts:
+                break
             num_tokens = min(sequence.num_missing, plan.budget)
             if num_tokens > 0 and self._grow_or_preempt(
                 sequence, sequence.num_computed + num_tokens, plan, now

@@ -96,12 +96,26 @@ class Outcome:
     is_first: bool = False  # nothing was told of this choice before
 
 
+# Prompts that wait for each other get on in steps of so many tokens, so that first answers come one after the
+# other and not all at the end; with more beside each answer that grows, whose own part a step costs anyway.
+_TOKENS_OF_PROMPTS, _TOKENS_PER_ANSWER = 128, 8
+
+
 @dataclass(slots=True)
 class StepPlan:
     """A step under construction: its spans, and the tokens it may still take."""
 
     budget: int
     spans: dict[Sequence, Span] = field(default_factory=dict)
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether it has so many tokens of prompts that another prompt had better wait for the next step. One
+        alone may take the whole budget.
+        """
+        sizes = [span.end - span.start for span in self.spans.values()]
+        num_answers = sizes.count(1)
+        return sum(sizes) - num_answers >= _TOKENS_OF_PROMPTS + _TOKENS_PER_ANSWER * num_answers
 
     def add(self, sequence: Sequence, num_tokens: int, num_lookahead: int = 0) -> None:
         """Compute the next tokens of a sequence in this step."""

@@ -235,16 +235,14 @@ def sizes_of(step: Step | None) -> list[int]:
 
 
 def test_prompts_that_wait_for_each_other_get_on_in_smaller_steps() -> None:
-    """The first is ready after two steps and not at the end; alone a prompt takes whole steps."""
-    sim = simulation(max_batch_tokens=512)
-    sim.add("alone", prompt(300, first=0), asking(1))
-    assert sizes_of(sim.step()) == [300]
+    """The first is ready after one step and not at the end; a long one takes whole steps."""
+    sim = simulation(400, max_batch_tokens=512, max_sequences=8)
+    for number in range(5):
+        sim.add(f"crowd {number}", prompt(90, first=number), asking(9))
+    sim.add("long", prompt(700, first=9), asking(1))
+    found = [sizes_of(sim.step()) for _ in range(4)]
 
-    for number in range(3):
-        sim.add(f"crowd {number}", prompt(200, first=1 + number), asking(9))
-    found = [sizes_of(sim.step()) for _ in range(5)]
-
-    assert found == [[128], [72, 56], [1, 136], [1, 8, 128], [1, 1, 72]]
+    assert found == [[90, 90], [1, 1, 90, 90], [1, 1, 1, 1, 90, 418], [1, 1, 1, 1, 1, 282]]
 
 
 def test_a_budget_below_the_answers_still_lets_prompts_get_on() -> None:

@@ -1,7 +1,7 @@
 """What steps take, and how many tokens fit into a time: learned, and never more than was seen to work."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.pace import StepPace
@@ -57,6 +57,7 @@ def test_one_disturbed_step_changes_little() -> None:
     assert pace.seconds(128) == pytest.approx(0.060 * (1 + 0.2 * 2))
 
 
+@example([(112, 3.756429351096204)], 1.0)
 @given(st.lists(st.tuples(st.integers(1, 4096), st.floats(1e-4, 10.0)), max_size=30), st.floats(1e-3, 2.0))
 def test_expected_times_never_fall_and_the_budget_keeps_to_the_target(
     steps: list[tuple[int, float]], target: float
