@@ -61,7 +61,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     weights: dict[str, float] = {}  # by account: its share of the computing against others'; 1 if not named
     products: Literal["auto", "full", "int8", "packed"] = "auto"
     """Matrix products: in `dtype`; with weights of 8 bits and inputs of 15, exact; or with the weights as the
-    file has them, 4 or 8 bits, and inputs of 8. "auto" is "int8" for bfloat16 on a CPU, else "full".
+    file has them, 4 or 8 bits, and inputs of 8. "auto" is "int8" for bfloat16 on a CPU that
+    multiplies bytes (AVX-512 VNNI), else "full".
     """
     deterministic: bool = False  # a sequence's logits do not depend on its company, bit for bit
     speculation: Literal["off", "ngram", "draft"] = "off"
