@@ -10,7 +10,7 @@ from typing import Any
 from numba import types
 from numba.extending import intrinsic
 
-__all__ = ["as_bytes", "as_codes", "as_floats", "as_integers", "as_longs", "as_shorts"]
+__all__ = ["as_bytes", "as_codes", "as_floats", "as_integers", "as_longs"]
 
 
 def _pointer_to(element: Any) -> Any:
@@ -27,7 +27,6 @@ def _pointer_to(element: Any) -> Any:
 
 
 as_floats = _pointer_to(types.float32)
-as_shorts = _pointer_to(types.uint16)  # bfloat16
 as_bytes = _pointer_to(types.int8)
 as_codes = _pointer_to(types.uint8)
 as_integers = _pointer_to(types.int32)
