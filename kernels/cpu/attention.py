@@ -23,6 +23,7 @@ import torch
 
 from kernels.cpu import amx
 from kernels.cpu.arrays import as_array
+from kernels.cpu.attention_ahead import AHEAD_SIZE, forget, heads_together, look_ahead
 from kernels.cpu.attention_columns import (
     SCORE_STRIDE,
     WEIGHT_STRIDE,
@@ -31,11 +32,12 @@ from kernels.cpu.attention_columns import (
     weigh,
     weigh_dots,
 )
+from kernels.cpu.attention_plan import TASKS_PER_WORKER
 from kernels.cpu.attention_registers import MAX_ROWS, score_registers, weigh_registers
 from kernels.cpu.exponentials import exp2, exp2_rough
 from kernels.cpu.leaf import leaf
 from kernels.cpu.lowering import FEATURES
-from kernels.cpu.pairs import column_width, copy_lanes, prefetch, store_weights
+from kernels.cpu.pairs import column_width, copy_lanes, store_weights
 from kernels.cpu.vectors import (
     LANES,
     broadcast,
@@ -52,13 +54,21 @@ from kernels.cpu.vectors import (
 )
 from kernels.partitions import PARTITION_TOKENS
 
-__all__ = ["COLUMNS", "DOTS", "REGISTERS", "Workspace", "attend", "join", "make_workspace", "way_for"]
+__all__ = [
+    "COLUMNS",
+    "DOTS",
+    "REGISTERS",
+    "Workspace",
+    "attend_piece",
+    "count_pieces",
+    "join",
+    "make_workspace",
+    "way_for",
+]
 
 COLUMNS, DOTS, REGISTERS = range(3)
 
 MAX_RUNS = PARTITION_TOKENS // LANES
-RUNS_AHEAD = 2  # of keys and values, asked for while those before are multiplied
-LINE_BYTES = 64
 LOG2_E = 1 / math.log(2)
 
 _HAS_REGISTERS = amx.is_usable()
@@ -83,6 +93,7 @@ class Workspace(NamedTuple):
     products: npt.NDArray[np.float32]  # [num_workers, MAX_ROWS * head_dim]
     last_run: npt.NDArray[np.generic]  # [num_workers, LANES * head_dim]
     places: npt.NDArray[np.int64]  # [num_workers, 2 * MAX_RUNS]
+    ahead: npt.NDArray[np.int64]  # [num_workers, AHEAD_SIZE], zeros at first
 
 
 def make_workspace(num_workers: int, head_dim: int, dtype: torch.dtype) -> Workspace:
@@ -98,18 +109,49 @@ def make_workspace(num_workers: int, head_dim: int, dtype: torch.dtype) -> Works
         as_array(fresh(MAX_ROWS * head_dim, torch.float32)),
         as_array(fresh(LANES * head_dim)),
         fresh(2 * MAX_RUNS, torch.int64).numpy(),
+        np.zeros((num_workers, AHEAD_SIZE), np.int64),
     )
 
 
 @leaf
-def attend(task, head, members, query, keys, values, block_tables, scale, way, worker, work, partials):
-    """One task for one key head, in a worker's part of the workspace.
+def count_pieces(tasks, keys, num_workers):
+    """How many pieces of work the tasks make: each is a task for some key heads."""
+    return len(tasks) * (keys.shape[1] // _heads_of_piece(tasks, keys, num_workers))
+
+
+@leaf
+def _heads_of_piece(tasks, keys, num_workers):
+    """Key heads lie side by side in a block, so one worker reads them, if there are tasks enough."""
+    return heads_together(keys) if len(tasks) >= TASKS_PER_WORKER * num_workers else 1
+
+
+@leaf
+def attend_piece(
+    piece, following, tasks, members, query, keys, values, block_tables, scale, way, worker, work, partials
+):
+    """One piece of work, by a worker that takes `following` next, which may lie past the last one."""
+    num_heads = _heads_of_piece(tasks, keys, len(work.scores))
+    pieces_of_task, ahead = keys.shape[1] // num_heads, work.ahead[worker]
+    task, first = tasks[piece // pieces_of_task], piece % pieces_of_task * num_heads
+    if following < len(tasks) * pieces_of_task:
+        num_calls = num_heads * -(-task.num_seen // LANES) * (1 + -(-keys.shape[2] // (2 * LANES)))
+        next_task, head = tasks[following // pieces_of_task], following % pieces_of_task * num_heads
+        look_ahead(next_task, head, num_heads, keys, values, block_tables, num_calls, ahead)
+    else:
+        forget(ahead)
+    for head in range(first, first + num_heads):
+        _attend(task, head, members, query, keys, values, block_tables, scale, way, worker, work, partials)
+
+
+@leaf
+def _attend(task, head, members, query, keys, values, block_tables, scale, way, worker, work, partials):
+    """A task for one key head, in a worker's part of the workspace.
 
     `query`, `keys` and `values` are of one type; `partials` are float32 outputs [num_rows, head_dim], maxima
     and sums [num_rows]. The way REGISTERS asks for `amx.configure` before.
     """
     outs, maxima, sums = partials
-    num_kv_heads, head_dim = keys.shape[1], keys.shape[2]
+    num_kv_heads, head_dim, block_size = keys.shape[1], keys.shape[2], keys.shape[3]
     group = query.shape[1] // num_kv_heads
     factor = np.float32(scale * LOG2_E)
     num_runs = -(-task.num_seen // LANES)
@@ -118,15 +160,16 @@ def attend(task, head, members, query, keys, values, block_tables, scale, way, w
     _mend_last_run(task.num_seen, num_runs, head_dim, values, value_places, work.last_run[worker])
     queries, scores, weights = work.queries[worker], work.scores[worker], work.weights[worker]
     products, first_row = work.products[worker], task.row + head * task.num_rows
+    ahead = work.ahead[worker]
     for start in range(0, task.num_rows, MAX_ROWS):
         num_rows = min(MAX_ROWS, task.num_rows - start)
         _gather_queries(task, head, members, start, num_rows, group, query, queries)
-        _score(way, queries, num_rows, num_runs, keys, values, key_places, value_places, scores, start == 0)
+        _score(way, queries, num_rows, head_dim, num_runs, keys, key_places, block_size, ahead, scores)
         for row in range(num_rows):
             num_visible = members[task.first_member + (start + row) // group].num_visible
             place = first_row + start + row
             maxima[place], sums[place] = _softmax_row(scores, weights, row, factor, num_visible, num_runs)
-        _weigh(way, weights, num_rows, head_dim, num_runs, values, value_places, products)
+        _weigh(way, weights, num_rows, head_dim, num_runs, values, value_places, ahead, products)
         for row in range(num_rows):
             _copy_row(products, row * head_dim, outs, first_row + start + row, head_dim)
 
@@ -172,59 +215,35 @@ def _mend_last_run(num_seen, num_runs, head_dim, values, value_places, last_run)
     if num_left == LANES:
         return
     width, start = column_width(values), value_places[num_runs - 1]
-    for slot in range(0, LANES, width):
-        place, size = slot * head_dim, width * head_dim
-        if slot + width <= num_left:
-            _copy_row(values, start + place, last_run, slot, head_dim)
-            _copy_row(values, start + place + size - head_dim, last_run, slot + width - 1, head_dim)
-        else:
-            for element in range(size):
-                is_seen = slot + element % width < num_left
-                seen = load_scalar(values, start + place + element) if is_seen else np.float32(0)
-                store_scalar(last_run, place + element, seen)
+    num_whole = num_left // width * width * head_dim
+    for element in range(0, num_whole, LANES):
+        copy_lanes(values, start + element, last_run, element)
+    for element in range(num_whole, LANES * head_dim):
+        is_seen = element < num_whole + width * head_dim and element % width < num_left % width
+        seen = load_scalar(values, start + element) if is_seen else np.float32(0)
+        store_scalar(last_run, element, seen)
     # Places count elements from the pool's first one, wherever the copy lies.
     value_places[num_runs - 1] = (last_run.ctypes.data - values.ctypes.data) // values.itemsize
 
 
 @leaf
-def _score(way, queries, num_rows, num_runs, keys, values, key_places, value_places, scores, is_first):
-    """A few runs at a time, and meanwhile the memory brings the next ones and the values."""
-    head_dim, block_size = keys.shape[2], keys.shape[3]
-    for first in range(0, num_runs, RUNS_AHEAD):
-        end = min(first + RUNS_AHEAD, num_runs)
-        if is_first:
-            for run in range(end, min(end + RUNS_AHEAD, num_runs)):
-                _ask_keys(keys, key_places[run], head_dim, block_size)
-            for run in range(first, end):
-                _ask_values(values, value_places[run], head_dim)
-        if way == REGISTERS:
-            score_registers(queries, num_rows, head_dim, first, end, keys, key_places, block_size, scores)
-        elif way == DOTS:
-            score_dots(queries, num_rows, head_dim, first, end, keys, key_places, block_size, scores)
-        else:
-            score(queries, num_rows, head_dim, first, end, keys, key_places, block_size, scores)
-
-
-@leaf
-def _ask_keys(keys, place, head_dim, block_size):
-    for dim in range(0, head_dim, column_width(keys)):
-        prefetch(keys, place + dim * block_size)
-
-
-@leaf
-def _ask_values(values, place, head_dim):
-    for element in range(0, LANES * head_dim, LINE_BYTES // values.itemsize):
-        prefetch(values, place + element)
-
-
-@leaf
-def _weigh(way, weights, num_rows, head_dim, num_runs, values, value_places, products):
+def _score(way, queries, num_rows, head_dim, num_runs, keys, places, block_size, ahead, scores):
     if way == REGISTERS:
-        weigh_registers(weights, num_rows, head_dim, 0, num_runs, values, value_places, 0, products)
+        score_registers(queries, num_rows, head_dim, 0, num_runs, keys, places, block_size, ahead, scores)
     elif way == DOTS:
-        weigh_dots(weights, num_rows, head_dim, 0, num_runs, values, value_places, 0, products)
+        score_dots(queries, num_rows, head_dim, 0, num_runs, keys, places, block_size, ahead, scores)
     else:
-        weigh(weights, num_rows, head_dim, 0, num_runs, values, value_places, 0, products)
+        score(queries, num_rows, head_dim, 0, num_runs, keys, places, block_size, ahead, scores)
+
+
+@leaf
+def _weigh(way, weights, num_rows, head_dim, num_runs, values, places, ahead, products):
+    if way == REGISTERS:
+        weigh_registers(weights, num_rows, head_dim, 0, num_runs, values, places, 0, ahead, products)
+    elif way == DOTS:
+        weigh_dots(weights, num_rows, head_dim, 0, num_runs, values, places, 0, ahead, products)
+    else:
+        weigh(weights, num_rows, head_dim, 0, num_runs, values, places, 0, ahead, products)
 
 
 @leaf

@@ -19,6 +19,7 @@ from kernels.cpu.amx import (
     load,
     store,
 )
+from kernels.cpu.attention_ahead import ask
 from kernels.cpu.attention_columns import SCORE_STRIDE, WEIGHT_STRIDE
 from kernels.cpu.leaf import leaf
 from kernels.cpu.vectors import LANES
@@ -32,13 +33,15 @@ BFLOAT, FLOAT, PAIR = 2, 4, 4  # bytes
 
 
 @leaf
-def score_registers(queries, num_rows, head_dim, first, end, keys, places, block_size, scores):
+def score_registers(queries, num_rows, head_dim, first, end, keys, places, block_size, ahead, scores):
     """Scores of runs of tokens. `head_dim` is a multiple of LANES."""
     if num_rows > TILE_ROWS:
         for run in range(first, end):
+            ask(ahead)
             _score_two(queries, head_dim, keys, places[run], block_size, scores, run * LANES)
     else:
         for run in range(first, end):
+            ask(ahead)
             _score_one(queries, head_dim, keys, places[run], block_size, scores, run * LANES)
 
 
@@ -79,22 +82,23 @@ def _score_two(queries, head_dim, keys, place, block_size, scores, column):
 
 
 @leaf
-def weigh_registers(weights, num_rows, head_dim, first, end, values, places, _, out):
+def weigh_registers(weights, num_rows, head_dim, first, end, values, places, _, ahead, out):
     """Sums of the runs' values. `head_dim` is a multiple of LANES."""
     for chunk in range(0, head_dim, 2 * LANES):
         dim = min(chunk, max(head_dim - 2 * LANES, 0))  # chunks may overlap, and agree where they do
         other = min(dim + LANES, head_dim - LANES)
         if num_rows > TILE_ROWS:
-            _weigh_two(weights, head_dim, first, end, values, places, dim, other, out)
+            _weigh_two(weights, head_dim, first, end, values, places, dim, other, ahead, out)
         else:
-            _weigh_one(weights, head_dim, first, end, values, places, dim, other, out)
+            _weigh_one(weights, head_dim, first, end, values, places, dim, other, ahead, out)
 
 
 @leaf
-def _weigh_one(weights, head_dim, first, end, values, places, dim, other, out):
+def _weigh_one(weights, head_dim, first, end, values, places, dim, other, ahead, out):
     clear(SUMS)
     clear(MORE_SUMS)
     for run in range(first, end):
+        ask(ahead)
         load(LEFT, weights, run * LANES, WEIGHT_STRIDE * BFLOAT)
         load(RIGHT, values, places[run] + 2 * dim, head_dim * PAIR)
         add_bfloat_products(SUMS, LEFT, RIGHT)
@@ -105,12 +109,13 @@ def _weigh_one(weights, head_dim, first, end, values, places, dim, other, out):
 
 
 @leaf
-def _weigh_two(weights, head_dim, first, end, values, places, dim, other, out):
+def _weigh_two(weights, head_dim, first, end, values, places, dim, other, ahead, out):
     clear(SUMS)
     clear(MORE_SUMS)
     clear(WIDE)  # here two more registers of sums
     clear(OTHER)
     for run in range(first, end):
+        ask(ahead)
         load(LEFT, weights, run * LANES, WEIGHT_STRIDE * BFLOAT)
         load(OTHER_LEFT, weights, TILE_ROWS * WEIGHT_STRIDE + run * LANES, WEIGHT_STRIDE * BFLOAT)
         load(RIGHT, values, places[run] + 2 * dim, head_dim * PAIR)

@@ -13,14 +13,14 @@ import numba
 import numpy as np
 
 from kernels.cpu.amx import CONFIGURATION, WHOLE, configure, release
-from kernels.cpu.attention import REGISTERS, attend, join
-from kernels.cpu.attention_plan import TASKS_PER_WORKER, plan
+from kernels.cpu.attention import REGISTERS, attend_piece, count_pieces, join
+from kernels.cpu.attention_plan import plan
 from kernels.cpu.byte_linear import CHUNK_ROWS, sum_rows
 from kernels.cpu.byte_rows import product_vector, split_row
 from kernels.cpu.byte_tiles import COLUMNS, ROWS, SUMS_SIZE, TILE_OUTPUTS
 from kernels.cpu.fused_rows import gated, norm_row
 from kernels.cpu.leaf import leaf
-from kernels.cpu.parallel import cycles, shared
+from kernels.cpu.parallel import cycles, shared, shared_in_pairs
 from kernels.cpu.pointers import as_bytes, as_codes, as_floats, as_integers, as_longs
 from kernels.cpu.rope_store_kv import rope_store_token
 from kernels.cpu.vectors import LANES, add, load, store
@@ -289,32 +289,24 @@ def _norm_heads(token, layer, qkv, program, num_kv_heads, head_dim):
 
 
 @leaf
-def _heads_of_item(tasks, program, num_kv_heads):
-    """Key heads lie side by side in a block, so one worker reads all of them, if there are tasks enough."""
-    return num_kv_heads if len(tasks) >= TASKS_PER_WORKER * program.num_workers else 1
-
-
-@leaf
-def _attend_task(item, state):
+def _attend_task(piece, following, state):
     worker, layer, program, _, (keys, values, query, _, _, _), plans = state
     tasks, members, block_tables, workspace, partials = plans[2:]
-    num_heads = _heads_of_item(tasks, program, keys.shape[2])
-    index, first = item * num_heads // keys.shape[2], item * num_heads % keys.shape[2]
-    for head in range(first, first + num_heads):
-        attend(
-            tasks[index],
-            head,
-            members,
-            query,
-            keys[layer],
-            values[layer],
-            block_tables,
-            program.scale,
-            program.way,
-            worker,
-            workspace,
-            partials,
-        )
+    attend_piece(
+        piece,
+        following,
+        tasks,
+        members,
+        query,
+        keys[layer],
+        values[layer],
+        block_tables,
+        program.scale,
+        program.way,
+        worker,
+        workspace,
+        partials,
+    )
 
 
 @leaf
@@ -329,9 +321,8 @@ def _join_task(index, state):
         split_row(attended, row * size, size, row, num_inputs, _inputs(program))
 
 
-def _phase(kind: int, work: Any) -> Any:
+def _phase(kind: int, take_part: Any) -> Any:
     """Compile a phase, whose time counts as of a kind."""
-    take_part = shared(work)
 
     @leaf
     def phase(index, num_tasks, state):
@@ -346,31 +337,30 @@ def _phase(kind: int, work: Any) -> Any:
     return phase
 
 
-_norm = _phase(ROW_WORK, _norm_task)
-_qkv = _phase(PRODUCTS, _qkv_task)
-_rope = _phase(ROW_WORK, _rope_task)
-_attend = _phase(ATTENTION, _attend_task)
-_join = _phase(ATTENTION, _join_task)
-_output = _phase(PRODUCTS, _output_task)
-_second_norm = _phase(ROW_WORK, _second_norm_task)
-_gate_up = _phase(PRODUCTS, _gate_up_task)
-_split_expanded = _phase(ROW_WORK, _split_expanded_task)
-_down = _phase(PRODUCTS, _down_task)
-_last_norm = _phase(ROW_WORK, _last_norm_task)
+_norm = _phase(ROW_WORK, shared(_norm_task))
+_qkv = _phase(PRODUCTS, shared(_qkv_task))
+_rope = _phase(ROW_WORK, shared(_rope_task))
+_attend = _phase(ATTENTION, shared_in_pairs(_attend_task))
+_join = _phase(ATTENTION, shared(_join_task))
+_output = _phase(PRODUCTS, shared(_output_task))
+_second_norm = _phase(ROW_WORK, shared(_second_norm_task))
+_gate_up = _phase(PRODUCTS, shared(_gate_up_task))
+_split_expanded = _phase(ROW_WORK, shared(_split_expanded_task))
+_down = _phase(PRODUCTS, shared(_down_task))
+_last_norm = _phase(ROW_WORK, shared(_last_norm_task))
 
 
 @leaf
 def _run_layer(worker, layer, program, matrices, pools, plans):
     state = (worker, layer, program, matrices, pools)
-    num_rows, num_kv_heads, first = program.num_rows, pools[0].shape[2], layer * PHASES_OF_LAYER
+    num_rows, first = program.num_rows, layer * PHASES_OF_LAYER
     _norm(first, num_rows, state)
     _qkv(first + 1, _num_tasks(matrices[layer, QKV], program), state)
     num_tokens = _tokens_of_task(program)
     _rope(first + 2, (num_rows + num_tokens - 1) // num_tokens, state)
     if program.way == REGISTERS:
         configure(CONFIGURATION)
-    num_items = len(plans[2]) * num_kv_heads // _heads_of_item(plans[2], program, num_kv_heads)
-    _attend(first + 3, num_items, (*state, plans))
+    _attend(first + 3, count_pieces(plans[2], pools[0][layer], program.num_workers), (*state, plans))
     if program.has_registers:
         configure(WHOLE)
     _join(first + 4, len(plans[0]), (*state, plans))

@@ -15,7 +15,7 @@ import torch
 
 from kernels.cpu.amx import CONFIGURATION, configure, release
 from kernels.cpu.arrays import as_array
-from kernels.cpu.attention import REGISTERS, attend, join, make_workspace, way_for
+from kernels.cpu.attention import REGISTERS, attend_piece, count_pieces, join, make_workspace, way_for
 from kernels.cpu.attention_plan import plan
 from kernels.cpu.parallel import take_turn
 from kernels.cpu.vectors import LANES
@@ -81,17 +81,32 @@ def _paged_attention(
     )
     outs = np.empty((num_rows, query.shape[2]), np.float32)
     partials = (outs, np.empty(num_rows, np.float32), np.empty(num_rows, np.float32))
+    num_pieces = count_pieces(tasks, keys, num_workers)
     # Whoever is free takes the next item: tasks differ in size, and cores are shared with other work.
     taken = np.empty(1, np.int64)
     taken[0] = 0  # np.zeros would be a parallel loop, which costs more than a short step's attention
     for worker in numba.prange(num_workers):
         if way == REGISTERS:
             configure(CONFIGURATION)
-        item = take_turn(taken)
-        while item < len(tasks) * num_kv_heads:
-            task, head = tasks[item // num_kv_heads], item % num_kv_heads
-            attend(task, head, members, query, keys, values, block_tables, scale, way, worker, work, partials)
-            item = take_turn(taken)
+        piece = take_turn(taken)
+        while piece < num_pieces:
+            following = take_turn(taken)
+            attend_piece(
+                piece,
+                following,
+                tasks,
+                members,
+                query,
+                keys,
+                values,
+                block_tables,
+                scale,
+                way,
+                worker,
+                work,
+                partials,
+            )
+            piece = following
         if way == REGISTERS:
             release()
     for worker in numba.prange(num_workers):

@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 from kernels.cpu import lowering
 from kernels.cpu.leaf import leaf
 
-__all__ = ["COUNTERS_OF_PHASE", "cycles", "shared", "take_turn"]
+__all__ = ["COUNTERS_OF_PHASE", "cycles", "shared", "shared_in_pairs", "take_turn"]
 
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
 IS_POSIX = os.name == "posix"
@@ -114,6 +114,27 @@ def shared(work: Any) -> Any:
             work(task, state)
             num_done += 1
             task = _count(counters, taken, 1)
+        return _wait(counters, taken + LINE, num_done, num_tasks)
+
+    return take_part
+
+
+def shared_in_pairs(work: Any) -> Any:
+    """As `shared`, where a thread knows its next piece while it does one: `work(task, following, state)`.
+
+    What follows may lie past the last piece.
+    """
+
+    @leaf
+    def take_part(counters, phase, num_tasks, state):
+        taken = phase * COUNTERS_OF_PHASE
+        num_done = 0
+        task = _count(counters, taken, 1)
+        while task < num_tasks:
+            following = _count(counters, taken, 1)
+            work(task, following, state)
+            num_done += 1
+            task = following
         return _wait(counters, taken + LINE, num_done, num_tasks)
 
     return take_part
