@@ -18,16 +18,8 @@ from kernels.cpu.arrays import as_array
 from kernels.cpu.attention import Workspace, make_workspace, way_for
 from kernels.cpu.byte_linear import PackedBytes, pack
 from kernels.cpu.byte_tiles import ROWS, SUMS_SIZE, TILE_OUTPUTS
-from kernels.cpu.layer_program import (
-    DOWN,
-    KINDS_OF_WORK,
-    MATRIX,
-    PHASES_OF_LAYER,
-    PROGRAM,
-    QKV,
-    UP,
-    run,
-)
+from kernels.cpu.layer_program import KINDS_OF_WORK, PHASES_OF_LAYER, run
+from kernels.cpu.layer_records import DOWN, MATRIX, PROGRAM, QKV, UP
 from kernels.cpu.paged_attention import check_shape
 from kernels.cpu.parallel import COUNTERS_OF_PHASE
 from kernels.cpu.vectors import LANES
