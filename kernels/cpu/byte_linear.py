@@ -64,11 +64,16 @@ def pack(matrix: ByteMatrix, bias: torch.Tensor | None) -> PackedBytes:
 
 
 class ByteProduct:
-    """A matrix that rows are multiplied with. The matrix is copied."""
+    """A matrix that rows are multiplied with. The matrix is copied.
 
-    def __init__(self, matrix: ByteMatrix, bias: torch.Tensor | None) -> None:
+    `has_registers`: the machine has tile registers, see `amx.is_usable`. They change no bit of a result.
+    """
+
+    def __init__(
+        self, matrix: ByteMatrix, bias: torch.Tensor | None, *, has_registers: bool | None = None
+    ) -> None:
         self._packed = pack(matrix, bias)
-        self._has_registers = is_usable()
+        self._has_registers = is_usable() if has_registers is None else has_registers
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """As `byte_linear_reference`, with the last step in float32."""

@@ -97,7 +97,7 @@ def _run_worker(worker, program, matrices, pools, plans):
         _run_layer(worker, layer, program, matrices, pools, plans)
     state = (worker, num_layers, program, matrices, pools)
     _last_norm(num_layers * PHASES_OF_LAYER, program.num_rows, state)
-    if program.has_registers:
+    if program.has_registers or program.way == REGISTERS:
         release()
 
 
