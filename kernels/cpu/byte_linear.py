@@ -4,6 +4,7 @@ Owns the packed form of a matrix and the cutting of a product into tasks: one ti
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numba
 import numpy as np
@@ -27,7 +28,7 @@ from kernels.cpu.byte_tiles import (
 from kernels.cpu.leaf import leaf
 from kernels.cpu.vectors import LANES, load, store
 
-__all__ = ["ByteProduct", "PackedBytes", "pack", "sum_rows"]
+__all__ = ["CHUNK_ROWS", "ByteProduct", "PackedBytes", "compile_product", "factors", "pack", "sum_rows"]
 
 CHUNK_ROWS = 64  # of a task
 VECTOR_ROWS = 3  # so many rows at most are summed faster by vectors than by tile registers
@@ -63,11 +64,16 @@ def pack(matrix: ByteMatrix, bias: torch.Tensor | None) -> PackedBytes:
 
 
 class ByteProduct:
-    """A matrix that rows are multiplied with. The matrix is copied."""
+    """A matrix that rows are multiplied with. The matrix is copied.
 
-    def __init__(self, matrix: ByteMatrix, bias: torch.Tensor | None) -> None:
+    `has_registers`: the machine has tile registers, see `amx.is_usable`. They change no bit of a result.
+    """
+
+    def __init__(
+        self, matrix: ByteMatrix, bias: torch.Tensor | None, *, has_registers: bool | None = None
+    ) -> None:
         self._packed = pack(matrix, bias)
-        self._has_registers = is_usable()
+        self._has_registers = is_usable() if has_registers is None else has_registers
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """As `byte_linear_reference`, with the last step in float32."""
@@ -89,9 +95,15 @@ class ByteProduct:
         return out if out.shape[1] == packed.num_outputs else out[:, : packed.num_outputs].contiguous()
 
 
+# A matrix, for compiled functions: codes, scales and bias as `PackedBytes` has them, and their numbers of
+# inputs and of outputs, both padded.
+
+
 @leaf
-def sum_rows(codes, start, inputs, row, num_rows, num_inputs, has_registers, is_first, sums):
+def sum_rows(matrix, tile, inputs, row, num_rows, has_registers, is_first, sums):
     """Sums of at most ROWS rows with one tile, by what is fastest. Registers read ROWS rows in any case."""
+    codes, num_inputs = matrix[0], matrix[3]
+    start = tile * TILE_OUTPUTS * num_inputs
     if has_registers and num_rows > VECTOR_ROWS:
         sum_registers(codes, start, inputs[0], inputs[1], row, num_inputs, is_first, sums)
     else:
@@ -99,19 +111,32 @@ def sum_rows(codes, start, inputs, row, num_rows, num_inputs, has_registers, is_
 
 
 @leaf
-def _multiply_task(codes, scales, bias, tile, inputs, start, end, num_inputs, has_registers, sums, out):
-    """Rows `start` to `end`, and one tile of outputs."""
-    for row in range(start, end, ROWS):
-        num_rows = min(ROWS, end - row)
-        first = tile * TILE_OUTPUTS * num_inputs
-        sum_rows(codes, first, inputs, row, num_rows, num_inputs, has_registers, row == start, sums)
-        for column in range(COLUMNS):
-            output = tile * TILE_OUTPUTS + column * LANES
-            factors, addends = load(scales, output), load(bias, output)
-            for index in range(num_rows):
-                place = index * SUMS_SIZE + column * LANES
-                value = product_vector(sums, place, inputs, row + index, factors, addends)
-                store(out, (row + index) * out.shape[1] + output, value)
+def factors(matrix, output):
+    """Scales and bias of LANES outputs."""
+    return load(matrix[1], output), load(matrix[2], output)
+
+
+def compile_product(put: Any) -> Any:
+    """Compile the product of some rows with one tile; `put(out, place, vector)` says what becomes of it."""
+
+    @leaf
+    def multiply(matrix, tile, inputs, start, end, has_registers, sums, out):
+        """Rows `start` to `end`. `sums` has room for ROWS rows; a row of `out` is as long as the outputs."""
+        for row in range(start, end, ROWS):
+            num_rows = min(ROWS, end - row)
+            sum_rows(matrix, tile, inputs, row, num_rows, has_registers, row == start, sums)
+            for column in range(COLUMNS):
+                output = tile * TILE_OUTPUTS + column * LANES
+                scales, bias = factors(matrix, output)
+                for index in range(num_rows):
+                    place = index * SUMS_SIZE + column * LANES
+                    value = product_vector(sums, place, inputs, row + index, scales, bias)
+                    put(out, (row + index) * matrix[4] + output, value)
+
+    return multiply
+
+
+_multiply = compile_product(store)
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -123,7 +148,7 @@ def _multiply_all(x, codes, scales, bias, num_inputs, shapes, has_registers, num
     for row in numba.prange(num_rows):
         split_row(x, row * size, size, row, num_inputs, inputs)
     num_tiles, num_chunks = len(bias) // TILE_OUTPUTS, (num_rows + CHUNK_ROWS - 1) // CHUNK_ROWS
-    num_tasks = num_tiles * num_chunks
+    num_tasks, matrix = num_tiles * num_chunks, (codes, scales, bias, num_inputs, len(bias))
     for worker in numba.prange(num_workers):
         sums = np.empty(ROWS * SUMS_SIZE, np.int32)
         if has_registers:
@@ -131,8 +156,6 @@ def _multiply_all(x, codes, scales, bias, num_inputs, shapes, has_registers, num
         for task in range(worker * num_tasks // num_workers, (worker + 1) * num_tasks // num_workers):
             tile, start = task // num_chunks, task % num_chunks * CHUNK_ROWS
             end = min(start + CHUNK_ROWS, num_rows)
-            _multiply_task(
-                codes, scales, bias, tile, inputs, start, end, num_inputs, has_registers, sums, out
-            )
+            _multiply(matrix, tile, inputs, start, end, has_registers, sums, out)
         if has_registers:
             release()

@@ -13,7 +13,7 @@ from kernels.cpu import lowering
 from kernels.cpu.byte_tiles import TILE_OUTPUTS
 from kernels.cpu.leaf import leaf
 from kernels.cpu.lowering import LANES
-from kernels.cpu.vectors import broadcast, load, multiply, multiply_add
+from kernels.cpu.vectors import broadcast, larger_magnitude, largest_magnitude, load, multiply, multiply_add
 
 __all__ = ["product_vector", "split_row"]
 
@@ -21,34 +21,6 @@ ZERO, TINY_NUMBER, TOP_NUMBER, TOP_INVERSE = (np.float32(x) for x in (0, TINY, I
 CODE_OFFSET = 128
 BYTES = ir.VectorType(ir.IntType(8), LANES)
 INDEX = ir.IntType(64)
-
-
-@intrinsic
-def _larger(typing, peak, vector):
-    """Lane by lane the greater absolute value, as bits; NaN is greater than all. `peak` starts as zeros."""
-
-    def codegen(context, builder, signature, arguments):
-        # Without their signs, numbers are in the order of their bits, and NaN is above all.
-        bits = [
-            builder.and_(builder.bitcast(value, lowering.INTS), lowering.int_constant(0x7FFFFFFF))
-            for value in arguments
-        ]
-        greater = lowering.call(builder, f"llvm.umax.v{LANES}i32", bits)
-        return builder.bitcast(greater, lowering.FLOATS)
-
-    return lowering.VECTOR(lowering.VECTOR, lowering.VECTOR), codegen
-
-
-@intrinsic
-def _largest(typing, peak):
-    """The greatest of all lanes of what `_larger` gave."""
-
-    def codegen(context, builder, signature, arguments):
-        bits = builder.bitcast(arguments[0], lowering.INTS)
-        greatest = lowering.call(builder, f"llvm.vector.reduce.umax.v{LANES}i32", [bits], lowering.INT32)
-        return builder.bitcast(greatest, lowering.FLOAT)
-
-    return types.float32(lowering.VECTOR), codegen
 
 
 @intrinsic
@@ -98,8 +70,8 @@ def split_row(x, start, size, row, num_inputs, inputs):
     high, low, steps, excesses = inputs
     peaks = broadcast(ZERO)
     for place in range(0, size, LANES):
-        peaks = _larger(peaks, load(x, start + place))
-    peak = _largest(peaks)
+        peaks = larger_magnitude(peaks, load(x, start + place))
+    peak = largest_magnitude(peaks)
     step, inverse = ZERO, ZERO
     if not peak < TINY_NUMBER:
         step = peak * TOP_INVERSE + (peak - peak)

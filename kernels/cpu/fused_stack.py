@@ -18,16 +18,8 @@ from kernels.cpu.arrays import as_array
 from kernels.cpu.attention import Workspace, make_workspace, way_for
 from kernels.cpu.byte_linear import PackedBytes, pack
 from kernels.cpu.byte_tiles import ROWS, SUMS_SIZE, TILE_OUTPUTS
-from kernels.cpu.layer_program import (
-    DOWN,
-    KINDS_OF_WORK,
-    MATRIX,
-    PHASES_OF_LAYER,
-    PROGRAM,
-    QKV,
-    UP,
-    run,
-)
+from kernels.cpu.layer_program import KINDS_OF_WORK, PHASES_OF_LAYER, run
+from kernels.cpu.layer_records import DOWN, MATRIX, PROGRAM, QKV, UP
 from kernels.cpu.paged_attention import check_shape
 from kernels.cpu.parallel import COUNTERS_OF_PHASE
 from kernels.cpu.vectors import LANES
@@ -38,9 +30,20 @@ __all__ = ["FusedStack"]
 
 
 class FusedStack:
-    """The layers with matrices of 8 bits. Takes the weights one layer at a time."""
+    """The layers with matrices of 8 bits. Takes the weights one layer at a time.
 
-    def __init__(self, layers: Iterable[LayerWeights], final_norm: torch.Tensor, shape: StackShape) -> None:
+    `has_registers`: the machine has tile registers for products of bytes, see `amx.is_usable`. They change no
+    bit of a result.
+    """
+
+    def __init__(
+        self,
+        layers: Iterable[LayerWeights],
+        final_norm: torch.Tensor,
+        shape: StackShape,
+        *,
+        has_registers: bool | None = None,
+    ) -> None:
         self._shape = shape
         norms: list[torch.Tensor] = []
         head_norms: list[torch.Tensor] = []
@@ -52,7 +55,7 @@ class FusedStack:
                 head_norms += [layer.query_norm, layer.key_norm]
         self._norms, self._head_norms = _stacked([*norms, final_norm]), _stacked(head_norms)
         self._matrices = np.array([[_record(each) for each in layer] for layer in self._packed], MATRIX)
-        self._program = self._make_program()
+        self._program = self._make_program(is_usable() if has_registers is None else has_registers)
         self._workspace: Workspace | None = None
         self._memory: dict[str, npt.NDArray[Any]] = {}
         self._max_rows = 0
@@ -107,14 +110,14 @@ class FusedStack:
         )
         return hidden
 
-    def _make_program(self) -> npt.NDArray[np.void]:
+    def _make_program(self, has_registers: bool) -> npt.NDArray[np.void]:
         program = np.zeros(1, PROGRAM)
         program["num_layers"] = self._shape.num_layers
         program["num_heads"] = self._shape.num_heads
         program["hidden_size"] = self._norms.shape[1]
         program["eps"] = self._shape.rms_eps
         program["scale"] = self._shape.score_scale
-        program["has_registers"] = is_usable()
+        program["has_registers"] = has_registers
         program["norms"] = self._norms.ctypes.data
         if self._head_norms.size:
             program["head_norms"] = self._head_norms.ctypes.data

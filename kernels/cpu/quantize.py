@@ -11,30 +11,13 @@ from numba.extending import intrinsic
 
 from kernels.cpu import lowering
 from kernels.cpu.lowering import LANES
-from kernels.cpu.vectors import broadcast, load, multiply
+from kernels.cpu.vectors import broadcast, larger_magnitude, largest_magnitude, load, multiply
 from kernels.grouped import GROUP, TINY, TOP
 
 __all__ = ["quantize_row"]
 
 ZERO, TOP_NUMBER, TOP_INVERSE, TINY_NUMBER = (np.float32(value) for value in (0, TOP, 1 / TOP, TINY))
 BYTES = ir.VectorType(ir.IntType(8), LANES)
-
-
-@intrinsic
-def _peak(typing, first, second):
-    """The greatest absolute value of both vectors' lanes; NaN if there is one."""
-
-    def codegen(context, builder, signature, arguments):
-        # Without their signs, numbers are in the order of their bits, and NaN is above all.
-        unsigned = [
-            builder.and_(builder.bitcast(value, lowering.INTS), lowering.int_constant(0x7FFFFFFF))
-            for value in arguments
-        ]
-        greater = lowering.call(builder, f"llvm.umax.v{LANES}i32", unsigned)
-        bits = lowering.call(builder, f"llvm.vector.reduce.umax.v{LANES}i32", [greater], lowering.INT32)
-        return builder.bitcast(bits, lowering.FLOAT)
-
-    return types.float32(lowering.VECTOR, lowering.VECTOR), codegen
 
 
 @intrinsic
@@ -57,7 +40,7 @@ def _store_codes(typing, numbers, codes, offset):
 @numba.njit
 def _quantize_group(x, start, codes, factor, place, steps, sums):
     first, second = load(x, start), load(x, start + LANES)
-    peak = _peak(first, second)
+    peak = largest_magnitude(larger_magnitude(first, second))
     step, inverse = ZERO, ZERO
     if not peak < TINY_NUMBER:
         step = peak * TOP_INVERSE + (peak - peak)

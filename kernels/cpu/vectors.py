@@ -22,7 +22,9 @@ __all__ = [
     "divide",
     "first_lane",
     "larger",
+    "larger_magnitude",
     "largest",
+    "largest_magnitude",
     "load",
     "load_scalar",
     "mask_from",
@@ -193,6 +195,35 @@ def larger(typing, left, right):
         return builder.select(builder.fcmp_ordered(">", *arguments), *arguments)
 
     return lowering.VECTOR(lowering.VECTOR, lowering.VECTOR), codegen
+
+
+def _magnitude_bits(builder: Any, vector: Any) -> Any:
+    """Without their signs, numbers are in the order of their bits, and NaN is above all."""
+    return builder.and_(builder.bitcast(vector, lowering.INTS), lowering.int_constant(0x7FFFFFFF))
+
+
+@intrinsic
+def larger_magnitude(typing, left, right):
+    """Lane by lane the greater absolute value; NaN is greater than all."""
+
+    def codegen(context, builder, signature, arguments):
+        bits = [_magnitude_bits(builder, vector) for vector in arguments]
+        greater = lowering.call(builder, f"llvm.umax.v{LANES}i32", bits)
+        return builder.bitcast(greater, lowering.FLOATS)
+
+    return lowering.VECTOR(lowering.VECTOR, lowering.VECTOR), codegen
+
+
+@intrinsic
+def largest_magnitude(typing, vector):
+    """The greatest absolute value of all lanes; NaN if there is one."""
+
+    def codegen(context, builder, signature, arguments):
+        bits = _magnitude_bits(builder, arguments[0])
+        greatest = lowering.call(builder, f"llvm.vector.reduce.umax.v{LANES}i32", [bits], lowering.INT32)
+        return builder.bitcast(greatest, lowering.FLOAT)
+
+    return types.float32(lowering.VECTOR), codegen
 
 
 @intrinsic

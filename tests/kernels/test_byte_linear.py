@@ -25,12 +25,6 @@ WAYS = [False, True] if is_usable() else [False]  # with tile registers; a machi
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-def make_product(matrix: ByteMatrix, bias: torch.Tensor | None, *, has_registers: bool) -> ByteProduct:
-    product = ByteProduct(matrix, bias)
-    product._has_registers = has_registers
-    return product
-
-
 def random_case(
     num_rows: int, num_outputs: int, num_inputs: int, *, seed: int = 0, has_bias: bool = True
 ) -> tuple[ByteMatrix, torch.Tensor | None, torch.Tensor]:
@@ -145,7 +139,7 @@ def test_the_compiled_product_agrees_with_the_reference(
     matrix, bias, x = random_case(num_rows, num_outputs, num_inputs, seed=seed, has_bias=has_bias)
     x = x.to(dtype)
 
-    found = make_product(matrix, bias, has_registers=has_registers)(x)
+    found = ByteProduct(matrix, bias, has_registers=has_registers)(x)
 
     assert_near(found, matrix, bias, x, byte_linear_reference(matrix, bias)(x))
 
@@ -155,7 +149,7 @@ def test_vectors_and_registers_agree_bit_for_bit(dtype: torch.dtype) -> None:
     for num_rows, num_outputs, num_inputs in [(1, 32, 64), (16, 70, 130), (37, 33, 576), (130, 100, 31)]:
         matrix, bias, x = random_case(num_rows, num_outputs, num_inputs)
 
-        found = [make_product(matrix, bias, has_registers=way)(x.to(dtype)) for way in WAYS]
+        found = [ByteProduct(matrix, bias, has_registers=way)(x.to(dtype)) for way in WAYS]
 
         assert all(torch.equal(each, found[0]) for each in found)
 
@@ -165,7 +159,7 @@ def test_vectors_and_registers_agree_bit_for_bit(dtype: torch.dtype) -> None:
 def test_a_row_comes_to_the_same_bits_in_any_company(dtype: torch.dtype, has_registers: bool) -> None:
     matrix, bias, x = random_case(130, 70, 200)
     x = x.to(dtype)
-    product = make_product(matrix, bias, has_registers=has_registers)
+    product = ByteProduct(matrix, bias, has_registers=has_registers)
     together = product(x)
 
     for num_rows in range(1, 131):
@@ -179,7 +173,7 @@ def test_a_row_comes_to_the_same_bits_in_any_company(dtype: torch.dtype, has_reg
 def test_a_number_that_is_not_finite_spoils_its_own_row_only(strange: float, has_registers: bool) -> None:
     for num_rows in (3, 20):
         matrix, bias, x = random_case(num_rows, 40, 100)
-        product = make_product(matrix, bias, has_registers=has_registers)
+        product = ByteProduct(matrix, bias, has_registers=has_registers)
         plain = product(x)
         x[1, 17] = strange
 
@@ -192,7 +186,7 @@ def test_a_number_that_is_not_finite_spoils_its_own_row_only(strange: float, has
 
 
 @pytest.mark.parametrize(
-    "make", [byte_linear_reference, *(partial(make_product, has_registers=w) for w in WAYS)]
+    "make", [byte_linear_reference, *(partial(ByteProduct, has_registers=w) for w in WAYS)]
 )
 def test_a_row_of_zeros_comes_to_the_bias(make: partial[ByteProduct]) -> None:
     matrix, bias, x = random_case(20, 40, 100)
@@ -227,7 +221,7 @@ def test_the_longest_row_of_the_largest_codes_is_added_exactly(sign: int, has_re
     matrix = quantize_bytes(torch.full((2, MAX_INPUTS), 1.0) * torch.tensor([[1.0], [-1.0]]))
     x = torch.full((5, MAX_INPUTS), float(sign))
 
-    found = make_product(matrix, None, has_registers=has_registers)(x)
+    found = ByteProduct(matrix, None, has_registers=has_registers)(x)
 
     expected = torch.tensor([sign, -sign]) * float(MAX_INPUTS)
     torch.testing.assert_close(found, expected.expand(5, -1), rtol=1e-6, atol=0)
