@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.byte_cache import read_heads
 from kernels.partitions import PARTITION_TOKENS
 from kernels.shared_attention import attend_shared
 
@@ -164,9 +165,16 @@ def paged_attention_reference(
     for sequence, length in enumerate(context_lens.tolist()):
         start, end = starts[sequence], starts[sequence + 1]
         blocks = block_tables[sequence, : -(-length // block_size)].long()
-        key = keys[blocks].permute(1, 0, 3, 2).flatten(1, 2)[:, :length]  # [num_kv_heads, length, head_dim]
-        value = values[blocks].transpose(0, 1).flatten(1, 2)[:, :length]
-        key, value = (heads.float().repeat_interleave(group, dim=0) for heads in (key, value))
+        if keys.dtype == torch.int8:  # see `kernels.byte_cache`
+            key = read_heads(keys[blocks], query.shape[2], is_transposed=True)
+            value = read_heads(values[blocks], query.shape[2], is_transposed=False)
+        else:
+            key, value = keys[blocks].mT.float(), values[blocks].float()
+        # [num_blocks, num_kv_heads, block_size, head_dim] each; now [num_heads, length, head_dim].
+        key, value = (
+            heads.transpose(0, 1).flatten(1, 2)[:, :length].repeat_interleave(group, dim=0)
+            for heads in (key, value)
+        )
         scores = query[start:end].float().transpose(0, 1) @ key.transpose(1, 2) * scale
         positions = torch.arange(length - (end - start), length, device=query.device)
         hidden = torch.arange(length, device=query.device) > positions[:, None]

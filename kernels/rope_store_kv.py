@@ -11,6 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.byte_cache import write_heads
+
 __all__ = ["rope_store_kv", "rope_store_kv_reference"]
 
 
@@ -98,8 +100,8 @@ def rope_store_kv_reference(
     values: torch.Tensor,  # [num_blocks, num_kv_heads, block_size, head_dim]
     slot_mapping: torch.Tensor,  # [num_tokens] int32; -1 marks padding, which is not stored
 ) -> torch.Tensor:  # [num_tokens, num_heads, head_dim], the rotated queries, as qkv
-    """The same in plain torch."""
-    _, num_kv_heads, head_dim, block_size = keys.shape
+    """The same in plain torch; into blocks of 8 bits as well, see `kernels.byte_cache`."""
+    num_kv_heads, head_dim, block_size = keys.shape[1], 2 * cosines.shape[1], keys.shape[3]
     heads = qkv.view(len(qkv), -1, head_dim)
     rotated, value = heads[:, :-num_kv_heads].float(), heads[:, -num_kv_heads:]
     first, second = rotated.chunk(2, dim=-1)
@@ -109,6 +111,10 @@ def rope_store_kv_reference(
     stored = slot_mapping >= 0
     slots = slot_mapping[stored].long()
     block, place = slots // block_size, slots % block_size
+    if keys.dtype == torch.int8:
+        write_heads(key[stored], keys, block, place, is_transposed=True)
+        write_heads(value[stored], values, block, place, is_transposed=False)
+        return query
     keys[block, :, :, place] = key[stored]
     values[block, :, place] = value[stored]
     return query

@@ -1,11 +1,13 @@
 """Tile registers of Intel's AMX: small matrix products as one instruction.
 
-Owns the instructions and two configurations of the eight registers. In WHOLE all of them have 16 rows of 64
+Owns the instructions and three configurations of the eight registers. In WHOLE all of them have 16 rows of 64
 bytes. In CONFIGURATION each gets rows of so many bytes:
 
     SUMS, MORE_SUMS, WIDE, OTHER   16 rows of 64 bytes
     LEFT, OTHER_LEFT               16 rows of 32 bytes
     RIGHT, OTHER_RIGHT              8 rows of 64 bytes
+
+and in BYTE_CONFIGURATION the last two lines are 16 rows of 16 bytes, and 4 rows of 64 bytes.
 
 A thread calls `configure` before the others and `release` at last. See Intel's "Architecture Instruction Set
 Extensions Programming Reference", chapter 3.
@@ -25,6 +27,7 @@ from numba.extending import intrinsic
 from kernels.cpu import lowering
 
 __all__ = [
+    "BYTE_CONFIGURATION",
     "CONFIGURATION",
     "LEFT",
     "MORE_SUMS",
@@ -37,6 +40,7 @@ __all__ = [
     "WIDE",
     "add_bfloat_products",
     "add_byte_products",
+    "add_unsigned_products",
     "clear",
     "configure",
     "is_usable",
@@ -70,6 +74,7 @@ def _configuration(shapes: Sequence[tuple[int, int]]) -> "np.ndarray[tuple[int],
 
 
 CONFIGURATION = _configuration(_SHAPES)
+BYTE_CONFIGURATION = _configuration([(16, 64)] * 4 + [(16, 16)] * 2 + [(4, 64)] * 2)
 WHOLE = _configuration([(16, 64)] * 8)
 
 
@@ -169,4 +174,5 @@ def _products(name: str) -> Any:
 # (sums, left, right): sums[i, j] += sum over k of left[i, k] * right[k, j]. A row of the right side holds
 # 4 bytes, or 2 bfloat16 numbers, of each of 16 columns: those of consecutive k.
 add_byte_products = _products("tdpbsud")  # signed times unsigned bytes, into int32
+add_unsigned_products = _products("tdpbusd")  # unsigned times signed bytes, into int32
 add_bfloat_products = _products("tdpbf16ps")  # bfloat16, into float32

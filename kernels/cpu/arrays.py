@@ -10,10 +10,9 @@ __all__ = ["as_array"]
 
 
 def as_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """A float32 array, or uint16 for bfloat16. The tensor is contiguous, in the processor's memory."""
+    """An array of the tensor's type, or of uint16 for bfloat16. It is contiguous, in main memory."""
     assert tensor.is_contiguous(), "compiled kernels count elements from the first"
     if tensor.dtype == torch.bfloat16:
         bits: npt.NDArray[np.uint16] = tensor.view(torch.uint16).numpy()
         return bits
-    assert tensor.dtype == torch.float32, f"{tensor.dtype} is neither bfloat16 nor float32"
     return tensor.numpy()

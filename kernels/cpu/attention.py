@@ -3,13 +3,7 @@
 `attention_plan` cuts the work. `attend` leaves the maxima, sums and unnormalized outputs of its rows in
 `partials`; `join` brings the parts of a tile together, in their order. Exponentials are powers of two, and so
 maxima are those of scores times log2(e). What a row comes to depends on its query, its context and the way
-alone, never on the rows beside it or the task that it is in.
-
-There are three ways to compute products, one for a machine and a shape of heads (`way_for`):
-
-    REGISTERS   AMX, bfloat16 only
-    DOTS        dot products of pairs in one instruction, bfloat16 only
-    COLUMNS     any processor; the one for float32
+alone, never on the rows beside it or the task that it is in. The ways are in `attention_ways`.
 
 In bfloat16 weights are rounded, and their sum is that of what they were rounded to.
 """
@@ -21,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kernels.cpu import amx
 from kernels.cpu.arrays import as_array
-from kernels.cpu.attention_ahead import AHEAD_SIZE, forget, heads_together, look_ahead
+from kernels.cpu.attention_ahead import AHEAD_SIZE
 from kernels.cpu.attention_columns import (
     SCORE_STRIDE,
     WEIGHT_STRIDE,
@@ -32,11 +25,10 @@ from kernels.cpu.attention_columns import (
     weigh,
     weigh_dots,
 )
-from kernels.cpu.attention_plan import TASKS_PER_WORKER
 from kernels.cpu.attention_registers import MAX_ROWS, score_registers, weigh_registers
 from kernels.cpu.exponentials import exp2, exp2_rough
 from kernels.cpu.leaf import leaf
-from kernels.cpu.lowering import FEATURES
+from kernels.cpu.one_of import one_of
 from kernels.cpu.pairs import column_width, copy_lanes, store_weights
 from kernels.cpu.vectors import (
     LANES,
@@ -54,34 +46,13 @@ from kernels.cpu.vectors import (
 )
 from kernels.partitions import PARTITION_TOKENS
 
-__all__ = [
-    "COLUMNS",
-    "DOTS",
-    "REGISTERS",
-    "Workspace",
-    "attend_piece",
-    "count_pieces",
-    "join",
-    "make_workspace",
-    "way_for",
-]
-
-COLUMNS, DOTS, REGISTERS = range(3)
+__all__ = ["Workspace", "attend", "join", "make_workspace"]
 
 MAX_RUNS = PARTITION_TOKENS // LANES
 LOG2_E = 1 / math.log(2)
 
-_HAS_REGISTERS = amx.is_usable()
-_HAS_DOTS = bool(FEATURES.get("avx512bf16", False))
-
-
-def way_for(dtype: torch.dtype, head_dim: int) -> int:
-    """The fastest way that this machine has for such heads."""
-    if dtype == torch.float32:
-        return COLUMNS
-    if _HAS_REGISTERS and head_dim % LANES == 0:
-        return REGISTERS
-    return DOTS if _HAS_DOTS else COLUMNS
+_score = one_of(score, score_dots, score_registers)  # by way
+_weigh = one_of(weigh, weigh_dots, weigh_registers)
 
 
 class Workspace(NamedTuple):
@@ -114,37 +85,7 @@ def make_workspace(num_workers: int, head_dim: int, dtype: torch.dtype) -> Works
 
 
 @leaf
-def count_pieces(tasks, keys, num_workers):
-    """How many pieces of work the tasks make: each is a task for some key heads."""
-    return len(tasks) * (keys.shape[1] // _heads_of_piece(tasks, keys, num_workers))
-
-
-@leaf
-def _heads_of_piece(tasks, keys, num_workers):
-    """Key heads lie side by side in a block, so one worker reads them, if there are tasks enough."""
-    return heads_together(keys) if len(tasks) >= TASKS_PER_WORKER * num_workers else 1
-
-
-@leaf
-def attend_piece(
-    piece, following, tasks, members, query, keys, values, block_tables, scale, way, worker, work, partials
-):
-    """One piece of work, by a worker that takes `following` next, which may lie past the last one."""
-    num_heads = _heads_of_piece(tasks, keys, len(work.scores))
-    pieces_of_task, ahead = keys.shape[1] // num_heads, work.ahead[worker]
-    task, first = tasks[piece // pieces_of_task], piece % pieces_of_task * num_heads
-    if following < len(tasks) * pieces_of_task:
-        num_calls = num_heads * -(-task.num_seen // LANES) * (1 + -(-keys.shape[2] // (2 * LANES)))
-        next_task, head = tasks[following // pieces_of_task], following % pieces_of_task * num_heads
-        look_ahead(next_task, head, num_heads, keys, values, block_tables, num_calls, ahead)
-    else:
-        forget(ahead)
-    for head in range(first, first + num_heads):
-        _attend(task, head, members, query, keys, values, block_tables, scale, way, worker, work, partials)
-
-
-@leaf
-def _attend(task, head, members, query, keys, values, block_tables, scale, way, worker, work, partials):
+def attend(task, head, members, query, keys, values, block_tables, scale, way, worker, work, partials):
     """A task for one key head, in a worker's part of the workspace.
 
     `query`, `keys` and `values` are of one type; `partials` are float32 outputs [num_rows, head_dim], maxima
@@ -164,12 +105,12 @@ def _attend(task, head, members, query, keys, values, block_tables, scale, way, 
     for start in range(0, task.num_rows, MAX_ROWS):
         num_rows = min(MAX_ROWS, task.num_rows - start)
         _gather_queries(task, head, members, start, num_rows, group, query, queries)
-        _score(way, queries, num_rows, head_dim, num_runs, keys, key_places, block_size, ahead, scores)
+        _score(way, queries, num_rows, head_dim, 0, num_runs, keys, key_places, block_size, ahead, scores)
         for row in range(num_rows):
             num_visible = members[task.first_member + (start + row) // group].num_visible
             place = first_row + start + row
             maxima[place], sums[place] = _softmax_row(scores, weights, row, factor, num_visible, num_runs)
-        _weigh(way, weights, num_rows, head_dim, num_runs, values, value_places, ahead, products)
+        _weigh(way, weights, num_rows, head_dim, 0, num_runs, values, value_places, 0, ahead, products)
         for row in range(num_rows):
             _copy_row(products, row * head_dim, outs, first_row + start + row, head_dim)
 
@@ -224,26 +165,6 @@ def _mend_last_run(num_seen, num_runs, head_dim, values, value_places, last_run)
         store_scalar(last_run, element, seen)
     # Places count elements from the pool's first one, wherever the copy lies.
     value_places[num_runs - 1] = (last_run.ctypes.data - values.ctypes.data) // values.itemsize
-
-
-@leaf
-def _score(way, queries, num_rows, head_dim, num_runs, keys, places, block_size, ahead, scores):
-    if way == REGISTERS:
-        score_registers(queries, num_rows, head_dim, 0, num_runs, keys, places, block_size, ahead, scores)
-    elif way == DOTS:
-        score_dots(queries, num_rows, head_dim, 0, num_runs, keys, places, block_size, ahead, scores)
-    else:
-        score(queries, num_rows, head_dim, 0, num_runs, keys, places, block_size, ahead, scores)
-
-
-@leaf
-def _weigh(way, weights, num_rows, head_dim, num_runs, values, places, ahead, products):
-    if way == REGISTERS:
-        weigh_registers(weights, num_rows, head_dim, 0, num_runs, values, places, 0, ahead, products)
-    elif way == DOTS:
-        weigh_dots(weights, num_rows, head_dim, 0, num_runs, values, places, 0, ahead, products)
-    else:
-        weigh(weights, num_rows, head_dim, 0, num_runs, values, places, 0, ahead, products)
 
 
 @leaf

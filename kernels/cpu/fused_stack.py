@@ -15,10 +15,11 @@ import torch
 from kernels.byte_linear import quantize_bytes
 from kernels.cpu.amx import is_usable
 from kernels.cpu.arrays import as_array
-from kernels.cpu.attention import Workspace, make_workspace, way_for
+from kernels.cpu.attention_pieces import workspace_for
+from kernels.cpu.attention_ways import way_for
 from kernels.cpu.byte_linear import PackedBytes, pack
 from kernels.cpu.byte_tiles import ROWS, SUMS_SIZE, TILE_OUTPUTS
-from kernels.cpu.layer_program import KINDS_OF_WORK, PHASES_OF_LAYER, run
+from kernels.cpu.layer_program import KINDS_OF_WORK, PHASES_OF_LAYER, RUN
 from kernels.cpu.layer_records import DOWN, MATRIX, PROGRAM, QKV, UP
 from kernels.cpu.paged_attention import check_shape
 from kernels.cpu.parallel import COUNTERS_OF_PHASE
@@ -56,7 +57,7 @@ class FusedStack:
         self._norms, self._head_norms = _stacked([*norms, final_norm]), _stacked(head_norms)
         self._matrices = np.array([[_record(each) for each in layer] for layer in self._packed], MATRIX)
         self._program = self._make_program(is_usable() if has_registers is None else has_registers)
-        self._workspace: Workspace | None = None
+        self._workspace: Any = None
         self._memory: dict[str, npt.NDArray[Any]] = {}
         self._max_rows = 0
 
@@ -82,13 +83,12 @@ class FusedStack:
     ) -> torch.Tensor:
         """As `kernels.stack.Stack`. One call at a time."""
         shape, num_rows = self._shape, len(residual)
-        check_shape(shape.head_dim, keys.shape[-1])
+        check_shape(shape.head_dim, keys.shape[-1], keys.dtype)
         hidden = torch.empty(residual.shape)
-        query = torch.empty(num_rows, shape.num_heads, shape.head_dim, dtype=keys.dtype)
+        query = torch.empty(num_rows, shape.num_heads, shape.head_dim, dtype=_query_dtype(keys.dtype))
         workspace = self._take_memory(num_rows, keys.dtype)
         self._memory["counters"][:] = 0
         program = self._program
-        program["way"] = way_for(keys.dtype, shape.head_dim)
         program["num_rows"] = num_rows
         for name, tensor in (
             ("residual", residual),
@@ -98,7 +98,7 @@ class FusedStack:
         ):
             assert tensor.is_contiguous(), f"{name} is read by its address"
             program[name] = tensor.data_ptr()
-        run(
+        RUN[way_for(keys.dtype, shape.head_dim)](
             program,
             self._matrices,
             (*map(as_array, (keys, values, query, hidden)), self._memory["qkv"], self._memory["attended"]),
@@ -123,7 +123,7 @@ class FusedStack:
             program["head_norms"] = self._head_norms.ctypes.data
         return program
 
-    def _take_memory(self, num_rows: int, dtype: torch.dtype) -> Workspace:
+    def _take_memory(self, num_rows: int, dtype: torch.dtype) -> Any:
         """What the last step computed in, if it is large enough for this one."""
         if self._workspace is None or self._max_rows < num_rows:
             self._max_rows = num_rows + -num_rows % ROWS
@@ -132,7 +132,7 @@ class FusedStack:
             self._memory = self._make_memory(self._max_rows, num_workers)
             for name in set(self._memory) & set(PROGRAM.names or ()):
                 self._program[name] = self._memory[name].ctypes.data
-            self._workspace = make_workspace(num_workers, self._shape.head_dim, dtype)
+            self._workspace = workspace_for(dtype, num_workers, self._shape.head_dim)
         return self._workspace
 
     def _make_memory(self, num_rows: int, num_workers: int) -> dict[str, npt.NDArray[Any]]:
@@ -153,6 +153,11 @@ class FusedStack:
             "counters": _aligned(torch.int64, num_phases * COUNTERS_OF_PHASE),
             "cycles": _aligned(torch.int64, len(KINDS_OF_WORK)),
         }
+
+
+def _query_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What queries are in that meet a pool's keys."""
+    return torch.float32 if dtype == torch.int8 else dtype
 
 
 def _aligned(dtype: torch.dtype, *shape: int) -> npt.NDArray[Any]:

@@ -12,9 +12,10 @@ from typing import Any
 import numba
 import numpy as np
 
-from kernels.cpu.amx import CONFIGURATION, WHOLE, configure, release
-from kernels.cpu.attention import REGISTERS
+from kernels.cpu.amx import WHOLE, configure, release
+from kernels.cpu.attention_pieces import configure_for
 from kernels.cpu.attention_plan import plan
+from kernels.cpu.attention_ways import BYTE_REGISTERS, REGISTERS, WAYS
 from kernels.cpu.layer_attention import attend_task, join_task, num_pieces
 from kernels.cpu.layer_products import down_task, gate_up_task, num_tasks, output_task, qkv_task
 from kernels.cpu.layer_records import DOWN, GATE, OUTPUT, QKV
@@ -30,7 +31,7 @@ from kernels.cpu.leaf import leaf
 from kernels.cpu.parallel import cycles, shared, shared_in_pairs
 from kernels.cpu.pointers import as_longs
 
-__all__ = ["KINDS_OF_WORK", "PHASES_OF_LAYER", "run"]
+__all__ = ["KINDS_OF_WORK", "PHASES_OF_LAYER", "RUN"]
 
 PHASES_OF_LAYER = 10
 KINDS_OF_WORK = ("products", "attention", "rows", "waiting")
@@ -67,15 +68,14 @@ _last_norm = _phase(ROW_WORK, shared(last_norm_task))
 
 
 @leaf
-def _run_layer(worker, layer, program, matrices, pools, plans):
+def _run_layer(worker, layer, way, program, matrices, pools, plans):
     state = (worker, layer, program, matrices, pools)
     num_rows, first = program.num_rows, layer * PHASES_OF_LAYER
     _norm(first, num_rows, state)
     _qkv(first + 1, num_tasks(matrices[layer, QKV], program), state)
-    _rope(first + 2, num_rope_tasks(program), state)
-    if program.way == REGISTERS:
-        configure(CONFIGURATION)
-    _attend(first + 3, num_pieces(program, pools, plans), (*state, plans))
+    _rope(first + 2, num_rope_tasks(program), (*state, way))
+    configure_for(way)
+    _attend(first + 3, num_pieces(program, pools, plans), (*state, plans, way))
     if program.has_registers:
         configure(WHOLE)
     _join(first + 4, len(plans[0]), (*state, plans))
@@ -87,33 +87,42 @@ def _run_layer(worker, layer, program, matrices, pools, plans):
 
 
 @leaf
-def _run_worker(worker, program, matrices, pools, plans):
+def _run_worker(worker, way, program, matrices, pools, plans):
     if program.has_registers:
         configure(WHOLE)
     num_layers = program.num_layers
     for layer in range(num_layers):
-        _run_layer(worker, layer, program, matrices, pools, plans)
+        _run_layer(worker, layer, way, program, matrices, pools, plans)
     state = (worker, num_layers, program, matrices, pools)
     _last_norm(num_layers * PHASES_OF_LAYER, program.num_rows, state)
-    if program.has_registers or program.way == REGISTERS:
+    if program.has_registers or way in (REGISTERS, BYTE_REGISTERS):
         release()
 
 
-@numba.njit(parallel=True, cache=True, nogil=True)
-def run(program, matrices, pools, workspace, block_tables, context_lens, cu_seqlens_q, leaders):
-    """Turn the residual stream into the result. `program` is a PROGRAM record in an array."""
-    keys, _, query, _, _, _ = pools
-    num_workers, num_kv_heads, head_dim = len(workspace.scores), keys.shape[2], keys.shape[3]
-    tiles, parts, tasks, members, num_parts = plan(
-        context_lens, cu_seqlens_q, leaders, query.shape[1] // num_kv_heads, num_kv_heads, num_workers
-    )
-    outs = np.empty((num_parts, head_dim), np.float32)
-    maxima, sums = np.empty(num_parts, np.float32), np.empty(num_parts, np.float32)
-    for worker in numba.prange(num_workers):
-        _run_worker(
-            worker,
-            program[0],
-            matrices,
-            pools,
-            (tiles, parts, tasks, members, block_tables, workspace, (outs, maxima, sums)),
+def _compile(way: int) -> Any:
+    """Compile the program with one way of attention."""
+
+    @numba.njit(parallel=True, cache=True, nogil=True)
+    def run(program, matrices, pools, workspace, block_tables, context_lens, cu_seqlens_q, leaders):
+        keys, _, query, _, _, _ = pools
+        num_workers, num_kv_heads, head_dim = len(workspace.scores), keys.shape[2], query.shape[2]
+        tiles, parts, tasks, members, num_parts = plan(
+            context_lens, cu_seqlens_q, leaders, query.shape[1] // num_kv_heads, num_kv_heads, num_workers
         )
+        outs = np.empty((num_parts, head_dim), np.float32)
+        maxima, sums = np.empty(num_parts, np.float32), np.empty(num_parts, np.float32)
+        for worker in numba.prange(num_workers):
+            _run_worker(
+                worker,
+                way,
+                program[0],
+                matrices,
+                pools,
+                (tiles, parts, tasks, members, block_tables, workspace, (outs, maxima, sums)),
+            )
+
+    return run
+
+
+# By way: each turns the residual stream into the result. `program` is a PROGRAM record in an array.
+RUN = tuple(_compile(way) for way in WAYS)

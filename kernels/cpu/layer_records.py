@@ -31,7 +31,6 @@ PROGRAM = np.dtype(
         ("hidden_size", np.int64),
         ("eps", np.float32),
         ("scale", np.float32),  # of scores
-        ("way", np.int64),  # of attention
         ("has_registers", np.int64),
         ("norms", np.int64),  # float32 [2 * num_layers + 1, hidden_size], before each half layer and at last
         ("head_norms", np.int64),  # float32 [num_layers, 2, head_dim], queries' and keys'; 0: there are none
@@ -54,10 +53,11 @@ PROGRAM = np.dtype(
     ]
 )
 
-# Every piece of work is `work(task, state)`. A state is (worker, layer, program, matrices, pools) and, for
-# attention, the plans: matrices are MATRIX records [num_layers, 5]; pools are keys and values of all layers,
-# queries [num_rows, num_heads, head_dim], the result [num_rows, hidden_size], and in float32 what QKV gives,
-# [num_rows, its outputs], and what attention gives, [num_rows, num_heads, head_dim].
+# Every piece of work is `work(task, state)`. A state is (worker, layer, program, matrices, pools); for
+# attention the plans follow, and where it matters the way of attention, a constant. Matrices are MATRIX
+# records [num_layers, 5]; pools are keys and values of all layers, queries [num_rows, num_heads, head_dim],
+# the result [num_rows, hidden_size], and in float32 what QKV gives, [num_rows, its outputs], and what
+# attention gives, [num_rows, num_heads, head_dim].
 
 
 @leaf

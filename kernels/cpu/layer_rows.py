@@ -11,7 +11,7 @@ from kernels.cpu.fused_rows import norm_row
 from kernels.cpu.layer_records import DOWN, GATE, QKV, UP, inputs
 from kernels.cpu.leaf import leaf
 from kernels.cpu.pointers import as_floats, as_integers
-from kernels.cpu.rope_store_kv import rope_store_token
+from kernels.cpu.rope_store_kv import store_token
 
 __all__ = [
     "last_norm_task",
@@ -87,12 +87,12 @@ def rope_task(task, state):
 
 @leaf
 def _rope_token(token, state):
-    _, layer, program, _, (keys, values, query, _, qkv, _) = state
+    _, layer, program, _, (keys, values, query, _, qkv, _), way = state
     if program.head_norms != 0:
-        _norm_heads(token, layer, qkv, program, keys.shape[2], keys.shape[3])
+        _norm_heads(token, layer, qkv, program, keys.shape[2], query.shape[2])
     slot = np.int64(as_integers(program.slot_mapping)[token])
     cosines, sines = as_floats(program.cosines), as_floats(program.sines)
-    rope_store_token(token, qkv, cosines, sines, keys[layer], values[layer], slot, query)
+    store_token(way, token, qkv, cosines, sines, keys[layer], values[layer], slot, query)
 
 
 @leaf

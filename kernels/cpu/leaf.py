@@ -9,5 +9,6 @@ import numba
 
 __all__ = ["leaf"]
 
-# Without Numba's runtime, which allocates and counts; and a division by zero is a number's business.
-leaf = numba.njit(_nrt=False, error_model="numpy")
+# Without Numba's runtime, which allocates and counts; a division by zero is a number's business; and nobody
+# calls a leaf from Python or C, which would take a sixth of the time to compile.
+leaf = numba.njit(_nrt=False, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)

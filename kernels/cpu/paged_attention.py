@@ -9,14 +9,18 @@ positions alone, never on the rest of the batch.
 In bfloat16 the blocks' numbers lie in pairs: see `pairs`.
 """
 
+from typing import Any
+
 import numba
 import numpy as np
 import torch
 
-from kernels.cpu.amx import CONFIGURATION, configure, release
+from kernels.cpu.amx import release
 from kernels.cpu.arrays import as_array
-from kernels.cpu.attention import REGISTERS, attend_piece, count_pieces, join, make_workspace, way_for
+from kernels.cpu.attention import join
+from kernels.cpu.attention_pieces import attend_piece, configure_for, count_pieces, workspace_for
 from kernels.cpu.attention_plan import plan
+from kernels.cpu.attention_ways import BYTE_REGISTERS, REGISTERS, WAYS, way_for
 from kernels.cpu.parallel import take_turn
 from kernels.cpu.vectors import LANES
 from kernels.partitions import PARTITION_TOKENS
@@ -38,10 +42,12 @@ def paged_attention(
 ) -> torch.Tensor:  # as query
     """The operation that `kernels.paged_attention` defines, in the fastest way unless it is named."""
     head_dim = query.shape[2]
-    check_shape(head_dim, keys.shape[3])
+    check_shape(head_dim, keys.shape[3], keys.dtype)
     out = torch.empty_like(query)
     num_workers = numba.get_num_threads()
-    _paged_attention(
+    if way is None:
+        way = way_for(keys.dtype, head_dim)
+    _ATTEND_ALL[way](
         as_array(query),
         as_array(keys),
         as_array(values),
@@ -50,14 +56,13 @@ def paged_attention(
         cu_seqlens_q.numpy(),
         leaders.numpy(),
         np.float32(scale),
-        way_for(query.dtype, head_dim) if way is None else way,
-        make_workspace(num_workers, head_dim, query.dtype),
+        workspace_for(keys.dtype, num_workers, head_dim),
         as_array(out),
     )
     return out
 
 
-def check_shape(head_dim: int, block_size: int) -> None:
+def check_shape(head_dim: int, block_size: int, dtype: torch.dtype) -> None:
     """Raises ValueError for blocks and heads that do not fill vectors."""
     if block_size % LANES or PARTITION_TOKENS % block_size:
         raise ValueError(
@@ -68,47 +73,56 @@ def check_shape(head_dim: int, block_size: int) -> None:
         raise ValueError(
             f"heads of {head_dim} dimensions: on a CPU a head has an even number of at least {LANES}"
         )
+    if dtype == torch.int8 and head_dim % (2 * LANES):
+        raise ValueError(
+            f"heads of {head_dim} dimensions: keys and values of 8 bits take a multiple of {2 * LANES}"
+        )
 
 
-@numba.njit(parallel=True, cache=True, nogil=True)
-def _paged_attention(
-    query, keys, values, block_tables, context_lens, cu_seqlens_q, leaders, scale, way, work, out
-):
-    num_kv_heads, num_workers = keys.shape[1], len(work.scores)
-    group = query.shape[1] // num_kv_heads
-    tiles, parts, tasks, members, num_rows = plan(
-        context_lens, cu_seqlens_q, leaders, group, num_kv_heads, num_workers
-    )
-    outs = np.empty((num_rows, query.shape[2]), np.float32)
-    partials = (outs, np.empty(num_rows, np.float32), np.empty(num_rows, np.float32))
-    num_pieces = count_pieces(tasks, keys, num_workers)
-    # Whoever is free takes the next item: tasks differ in size, and cores are shared with other work.
-    taken = np.empty(1, np.int64)
-    taken[0] = 0  # np.zeros would be a parallel loop, which costs more than a short step's attention
-    for worker in numba.prange(num_workers):
-        if way == REGISTERS:
-            configure(CONFIGURATION)
-        piece = take_turn(taken)
-        while piece < num_pieces:
-            following = take_turn(taken)
-            attend_piece(
-                piece,
-                following,
-                tasks,
-                members,
-                query,
-                keys,
-                values,
-                block_tables,
-                scale,
-                way,
-                worker,
-                work,
-                partials,
-            )
-            piece = following
-        if way == REGISTERS:
-            release()
-    for worker in numba.prange(num_workers):
-        for item in range(worker, len(tiles) * num_kv_heads, num_workers):
-            join(tiles[item // num_kv_heads], item % num_kv_heads, parts, partials, group, out)
+def _compile(way: int) -> Any:
+    """Compile all of attention in one way."""
+
+    @numba.njit(parallel=True, cache=True, nogil=True)
+    def attend_all(query, keys, values, block_tables, context_lens, cu_seqlens_q, leaders, scale, work, out):
+        num_kv_heads, num_workers = keys.shape[1], len(work.scores)
+        group = query.shape[1] // num_kv_heads
+        tiles, parts, tasks, members, num_rows = plan(
+            context_lens, cu_seqlens_q, leaders, group, num_kv_heads, num_workers
+        )
+        outs = np.empty((num_rows, query.shape[2]), np.float32)
+        partials = (outs, np.empty(num_rows, np.float32), np.empty(num_rows, np.float32))
+        num_pieces = count_pieces(tasks, keys, num_workers)
+        # Whoever is free takes the next item: tasks differ in size, and cores are shared with other work.
+        taken = np.empty(1, np.int64)
+        taken[0] = 0  # np.zeros would be a parallel loop, which costs more than a short step's attention
+        for worker in numba.prange(num_workers):
+            configure_for(way)
+            piece = take_turn(taken)
+            while piece < num_pieces:
+                following = take_turn(taken)
+                attend_piece(
+                    piece,
+                    following,
+                    tasks,
+                    members,
+                    query,
+                    keys,
+                    values,
+                    block_tables,
+                    scale,
+                    way,
+                    worker,
+                    work,
+                    partials,
+                )
+                piece = following
+            if way in (REGISTERS, BYTE_REGISTERS):
+                release()
+        for worker in numba.prange(num_workers):
+            for item in range(worker, len(tiles) * num_kv_heads, num_workers):
+                join(tiles[item // num_kv_heads], item % num_kv_heads, parts, partials, group, out)
+
+    return attend_all
+
+
+_ATTEND_ALL = tuple(_compile(way) for way in WAYS)

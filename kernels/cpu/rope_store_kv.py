@@ -4,11 +4,15 @@ Where numbers lie in a block is said in `pairs`. What `rope_store_token` reads m
 bits; it rounds once, to what it writes.
 """
 
+from typing import Any
+
 import numba
 import torch
 
 from kernels.cpu.arrays import as_array
+from kernels.cpu.byte_blocks import head_bytes, store_key_head, store_value_head
 from kernels.cpu.leaf import leaf
+from kernels.cpu.one_of import one_of
 from kernels.cpu.pairs import column_width, store_key, store_value
 from kernels.cpu.vectors import (
     LANES,
@@ -21,7 +25,7 @@ from kernels.cpu.vectors import (
     subtract,
 )
 
-__all__ = ["rope_store_kv", "rope_store_token"]
+__all__ = ["rope_store_kv", "store_token"]
 
 
 def rope_store_kv(
@@ -33,10 +37,12 @@ def rope_store_kv(
     slot_mapping: torch.Tensor,
 ) -> torch.Tensor:
     """As `rope_store_kv_reference`."""
-    num_kv_heads, head_dim = keys.shape[1], keys.shape[2]
+    num_kv_heads, head_dim = keys.shape[1], 2 * cosines.shape[1]
     query = torch.empty(len(qkv), qkv.shape[1] // head_dim - 2 * num_kv_heads, head_dim, dtype=qkv.dtype)
-    _rope_store_kv(
-        as_array(qkv),
+    is_bytes = keys.dtype == torch.int8
+    store_all = _store_bytes if is_bytes else _store_numbers
+    store_all(
+        as_array(qkv.float() if is_bytes else qkv),
         as_array(cosines),
         as_array(sines),
         as_array(keys),
@@ -57,9 +63,7 @@ def rope_store_token(token, qkv, cosines, sines, keys, values, slot, query):
     num_kv_heads, head_dim, block_size = keys.shape[1], keys.shape[2], keys.shape[3]
     num_heads, angle = query.shape[1], token * (head_dim // 2)
     start = token * qkv.shape[1]
-    for head in range(num_heads):
-        target = (token * num_heads + head) * head_dim
-        _rotate_query(qkv, start + head * head_dim, cosines, sines, angle, head_dim, query, target)
+    _rotate_queries(token, qkv, cosines, sines, query)
     if slot < 0:
         return
     block, place = slot // block_size, slot % block_size
@@ -70,6 +74,39 @@ def rope_store_token(token, qkv, cosines, sines, keys, values, slot, query):
         _rotate_key(qkv, key_start, cosines, sines, angle, head_dim, keys, key_place, block_size)
         value_start = key_start + num_kv_heads * head_dim
         _store_head(qkv, value_start, head_dim, values, base, place)
+
+
+@leaf
+def round_store_token(token, qkv, cosines, sines, keys, values, slot, query):
+    """As `rope_store_token`, into blocks of 8 bits. The key in `qkv` is rotated in its place.
+
+    `head_dim` is a multiple of LANES.
+    """
+    num_kv_heads, block_size = keys.shape[1], keys.shape[3]
+    num_heads, head_dim = query.shape[1], query.shape[2]
+    _rotate_queries(token, qkv, cosines, sines, query)
+    if slot < 0:
+        return
+    block, place, angle = slot // block_size, slot % block_size, token * (head_dim // 2)
+    for head in range(num_kv_heads):
+        base = (block * num_kv_heads + head) * head_bytes(head_dim, block_size)
+        key = token * qkv.shape[1] + (num_heads + head) * head_dim
+        _rotate_query(qkv, key, cosines, sines, angle, head_dim, qkv, key)
+        store_key_head(qkv, key, head_dim, keys, base, place, block_size)
+        store_value_head(qkv, key + num_kv_heads * head_dim, head_dim, values, base, place, block_size)
+
+
+# By way of attention: into blocks of numbers as they are, or of 8 bits.
+store_token = one_of(*[rope_store_token] * 3, *[round_store_token] * 2)
+
+
+@leaf
+def _rotate_queries(token, qkv, cosines, sines, query):
+    num_heads, head_dim = query.shape[1], query.shape[2]
+    start, angle = token * qkv.shape[1], token * (head_dim // 2)
+    for head in range(num_heads):
+        target = (token * num_heads + head) * head_dim
+        _rotate_query(qkv, start + head * head_dim, cosines, sines, angle, head_dim, query, target)
 
 
 @leaf
@@ -130,7 +167,13 @@ def _store_head(source, start, head_dim, values, base, slot):
         store_scalar(values, target + dim * width, load_scalar(source, start + dim))
 
 
-@numba.njit(parallel=True, cache=True)
-def _rope_store_kv(qkv, cosines, sines, keys, values, slot_mapping, query):
-    for token in numba.prange(len(qkv)):
-        rope_store_token(token, qkv, cosines, sines, keys, values, int(slot_mapping[token]), query)
+def _compile(store: Any) -> Any:
+    @numba.njit(parallel=True, cache=True)
+    def store_all(qkv, cosines, sines, keys, values, slot_mapping, query):
+        for token in numba.prange(len(qkv)):
+            store(token, qkv, cosines, sines, keys, values, int(slot_mapping[token]), query)
+
+    return store_all
+
+
+_store_numbers, _store_bytes = _compile(rope_store_token), _compile(round_store_token)

@@ -1,0 +1,291 @@
+"""The integer sums of attention over blocks of 8 bits: what queries and keys, weights and values come to.
+
+Owns the two ways to add them up: vectors, a few rows at a time, and AMX's tile registers. Both are exact, and
+so agree. A row's numbers are bytes in two parts, high and low, and rows lie in groups as tile registers take
+them: the high parts of GROUP_ROWS rows, then their low parts. Sums are int32 [2, 2 * MAX_ROWS, LANES], in the
+same groups: of two runs of LANES tokens, or of two columns of LANES dimensions.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from kernels.cpu import lowering
+from kernels.cpu.amx import (
+    LEFT,
+    MORE_SUMS,
+    OTHER,
+    OTHER_LEFT,
+    OTHER_RIGHT,
+    RIGHT,
+    SUMS,
+    WIDE,
+    add_byte_products,
+    add_unsigned_products,
+    clear,
+    load,
+    store,
+)
+from kernels.cpu.attention_ahead import ask
+from kernels.cpu.attention_columns import WEIGHT_STRIDE
+from kernels.cpu.byte_blocks import TOGETHER
+from kernels.cpu.integer_tiles import HAS_VNNI, dot_bytes
+from kernels.cpu.leaf import leaf
+from kernels.cpu.tiles import zero_tile
+from kernels.cpu.vectors import LANES
+
+__all__ = [
+    "GROUP_ROWS",
+    "MAX_ROWS",
+    "SUMS_SIZE",
+    "TILE_ROWS",
+    "joined",
+    "place_of",
+    "score_registers",
+    "score_vectors",
+    "weigh_registers",
+    "weigh_vectors",
+]
+
+GROUP_ROWS = 8
+TILE_ROWS = 2 * GROUP_ROWS  # high parts and low parts
+MAX_ROWS = 2 * GROUP_ROWS
+HALF_SIZE = MAX_ROWS * 2 * LANES  # sums of one run or column
+SUMS_SIZE = 2 * HALF_SIZE
+VECTOR_BYTES = 64
+DEPTH = 64  # dimensions that a tile register holds of each row
+
+INDEX = ir.IntType(64)
+
+
+@leaf
+def place_of(row):
+    """Which row of its group's register holds a row's high parts; the low ones are GROUP_ROWS further."""
+    return row // GROUP_ROWS * TILE_ROWS + row % GROUP_ROWS
+
+
+def _adding(*, is_left_signed: bool) -> Any:
+    def add(typing, tile, left, high, low, stride, right, place, other):
+        """The tile plus TOGETHER products: rows of the left side, bytes at `high` and `low` and each `stride`
+        on, times the vectors of the right side at two places. Its vectors are int32.
+        """
+
+        def codegen(context, builder, signature, arguments):
+            value, left_data, row_high, row_low, step, right_data, first, second = arguments
+            vectors = []
+            for offset in (first, second):
+                address = lowering.address(context, builder, right_data, right, offset)
+                vectors.append(builder.load(builder.bitcast(address, lowering.INTS.as_pointer()), align=1))
+            starts = [row_high, row_low]
+            for number in range(0, tile.rows, 2):
+                part = number // 2 % 2
+                address = lowering.address(context, builder, left_data, left, starts[part])
+                word = builder.load(builder.bitcast(address, lowering.INT32.as_pointer()), align=1)
+                four = lowering.splat(builder, word, lowering.INTS)
+                for half, vector in enumerate(vectors):
+                    sums = builder.bitcast(builder.extract_value(value, number + half), lowering.INTS)
+                    operands = (vector, four) if is_left_signed else (four, vector)
+                    sums = dot_bytes(builder, sums, *operands, has_vnni=HAS_VNNI)
+                    value = builder.insert_value(value, builder.bitcast(sums, lowering.FLOATS), number + half)
+                starts[part] = builder.add(starts[part], step)
+            return value
+
+        index = types.intp
+        return tile(tile, left, index, index, index, right, index, index), codegen
+
+    return intrinsic(add)
+
+
+_add_keys = _adding(is_left_signed=True)  # keys' codes are unsigned
+_add_values = _adding(is_left_signed=False)  # weights are unsigned
+
+
+@intrinsic
+def _store_sums(typing, tile, sums, place):
+    """Of each row of the tile its high and low sums, of both halves."""
+
+    def codegen(context, builder, signature, arguments):
+        for number in range(tile.rows):
+            half, part, row = number % 2, number // 2 % 2, number // 4
+            offset = half * HALF_SIZE + (part * GROUP_ROWS + row) * LANES
+            address = lowering.address(
+                context, builder, arguments[1], sums, builder.add(arguments[2], ir.Constant(INDEX, offset))
+            )
+            vector = builder.extract_value(arguments[0], number)
+            builder.store(vector, builder.bitcast(address, lowering.FLOATS.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.none(tile, sums, types.intp), codegen
+
+
+def _joining(part: int) -> Any:
+    def join(typing, sums, place, high_excess, low_excess):
+        def codegen(context, builder, signature, arguments):
+            floats = []
+            for index in range(2):
+                offset = builder.add(arguments[1], ir.Constant(INDEX, index * GROUP_ROWS * LANES))
+                address = lowering.address(context, builder, arguments[0], sums, offset)
+                number = builder.load(builder.bitcast(address, lowering.INTS.as_pointer()), align=4)
+                excess = lowering.splat(builder, arguments[2 + index], lowering.INTS)
+                floats.append(builder.sitofp(builder.sub(number, excess), lowering.FLOATS))
+            return lowering.fma(builder, floats[0], lowering.constant(float(part)), floats[1])
+
+        return lowering.VECTOR(sums, types.intp, types.int32, types.int32), codegen
+
+    return intrinsic(join)
+
+
+# (sums, place of a row's high ones, excess of the high ones, of the low ones): as one vector of floats.
+joined = {part: _joining(part) for part in (128, 256)}
+
+
+def _score_rows(rows: int) -> Any:
+    """Compile the sums of `rows` query rows with two runs of keys."""
+    num_vectors = 4 * rows
+
+    @leaf
+    def score_rows(queries, row, head_dim, keys, place, other, block_size, sums):
+        tile = zero_tile(num_vectors)
+        high = place_of(row) * head_dim
+        low = high + GROUP_ROWS * head_dim
+        for dim in range(0, head_dim, TOGETHER):
+            skip = dim * block_size
+            tile = _add_keys(tile, queries, high + dim, low + dim, head_dim, keys, place + skip, other + skip)
+        _store_sums(tile, sums, place_of(row) * LANES)
+
+    return score_rows
+
+
+def _weigh_rows(rows: int) -> Any:
+    """Compile the sums of `rows` rows of weights with two columns of values."""
+    num_vectors = 4 * rows
+
+    @leaf
+    def weigh_rows(weights, row, head_dim, num_runs, values, places, dim, other, ahead, sums):
+        tile = zero_tile(num_vectors)
+        for run in range(num_runs):
+            ask(ahead)
+            high = place_of(row) * WEIGHT_STRIDE + run * LANES
+            low = high + GROUP_ROWS * WEIGHT_STRIDE
+            for slot in range(0, LANES, TOGETHER):
+                place = places[run] + slot * head_dim
+                column, other_column = place + TOGETHER * dim, place + TOGETHER * other
+                tile = _add_values(
+                    tile, weights, high + slot, low + slot, WEIGHT_STRIDE, values, column, other_column
+                )
+        _store_sums(tile, sums, place_of(row) * LANES)
+
+    return weigh_rows
+
+
+_score_1, _score_2, _score_4 = _score_rows(1), _score_rows(2), _score_rows(4)
+_weigh_1, _weigh_2, _weigh_4 = _weigh_rows(1), _weigh_rows(2), _weigh_rows(4)
+
+
+@leaf
+def score_vectors(queries, num_rows, head_dim, keys, place, other, block_size, sums):
+    """Sums of two runs of keys, which may be the same. Rows up to the next even number are computed too."""
+    for row in range(0, num_rows, 4):
+        if num_rows - row > 2:
+            _score_4(queries, row, head_dim, keys, place, other, block_size, sums)
+        elif num_rows - row == 2:
+            _score_2(queries, row, head_dim, keys, place, other, block_size, sums)
+        else:
+            _score_1(queries, row, head_dim, keys, place, other, block_size, sums)
+
+
+@leaf
+def weigh_vectors(weights, num_rows, head_dim, num_runs, values, places, dim, other, ahead, sums):
+    """Sums of the columns of values from two dimensions on, which may be the same."""
+    for row in range(0, num_rows, 4):
+        if num_rows - row > 2:
+            _weigh_4(weights, row, head_dim, num_runs, values, places, dim, other, ahead, sums)
+        elif num_rows - row == 2:
+            _weigh_2(weights, row, head_dim, num_runs, values, places, dim, other, ahead, sums)
+        else:
+            _weigh_1(weights, row, head_dim, num_runs, values, places, dim, other, ahead, sums)
+
+
+@leaf
+def score_registers(queries, num_rows, head_dim, keys, place, other, block_size, sums):
+    """As `score_vectors`. `head_dim` is a multiple of DEPTH."""
+    if num_rows > GROUP_ROWS:
+        _score_two(queries, head_dim, keys, place, block_size, sums, 0)
+        _score_two(queries, head_dim, keys, other, block_size, sums, HALF_SIZE)
+    else:
+        _score_one(queries, head_dim, keys, place, block_size, sums, 0)
+        _score_one(queries, head_dim, keys, other, block_size, sums, HALF_SIZE)
+
+
+@leaf
+def _score_one(queries, head_dim, keys, place, block_size, sums, target):
+    clear(SUMS)
+    for dim in range(0, head_dim, DEPTH):
+        load(OTHER, keys, place + dim * block_size, TOGETHER * block_size)
+        load(WIDE, queries, dim, head_dim)
+        add_byte_products(SUMS, WIDE, OTHER)
+    store(SUMS, sums, target, VECTOR_BYTES)
+
+
+@leaf
+def _score_two(queries, head_dim, keys, place, block_size, sums, target):
+    clear(SUMS)
+    clear(MORE_SUMS)
+    for dim in range(0, head_dim, DEPTH):
+        load(OTHER, keys, place + dim * block_size, TOGETHER * block_size)
+        load(WIDE, queries, dim, head_dim)
+        add_byte_products(SUMS, WIDE, OTHER)
+        load(WIDE, queries, TILE_ROWS * head_dim + dim, head_dim)
+        add_byte_products(MORE_SUMS, WIDE, OTHER)
+    store(SUMS, sums, target, VECTOR_BYTES)
+    store(MORE_SUMS, sums, target + TILE_ROWS * LANES, VECTOR_BYTES)
+
+
+@leaf
+def weigh_registers(weights, num_rows, head_dim, num_runs, values, places, dim, other, ahead, sums):
+    """As `weigh_vectors`."""
+    if num_rows > GROUP_ROWS:
+        _weigh_two(weights, head_dim, num_runs, values, places, dim, other, ahead, sums)
+    else:
+        _weigh_one(weights, head_dim, num_runs, values, places, dim, other, ahead, sums)
+
+
+@leaf
+def _weigh_one(weights, head_dim, num_runs, values, places, dim, other, ahead, sums):
+    clear(SUMS)
+    clear(MORE_SUMS)
+    stride = TOGETHER * head_dim
+    for run in range(num_runs):
+        ask(ahead)
+        load(LEFT, weights, run * LANES, WEIGHT_STRIDE)
+        load(RIGHT, values, places[run] + TOGETHER * dim, stride)
+        add_unsigned_products(SUMS, LEFT, RIGHT)
+        load(OTHER_RIGHT, values, places[run] + TOGETHER * other, stride)
+        add_unsigned_products(MORE_SUMS, LEFT, OTHER_RIGHT)
+    store(SUMS, sums, 0, VECTOR_BYTES)
+    store(MORE_SUMS, sums, HALF_SIZE, VECTOR_BYTES)
+
+
+@leaf
+def _weigh_two(weights, head_dim, num_runs, values, places, dim, other, ahead, sums):
+    clear(SUMS)
+    clear(MORE_SUMS)
+    clear(WIDE)  # here two more registers of sums
+    clear(OTHER)
+    stride, more = TOGETHER * head_dim, TILE_ROWS * WEIGHT_STRIDE
+    for run in range(num_runs):
+        ask(ahead)
+        load(LEFT, weights, run * LANES, WEIGHT_STRIDE)
+        load(OTHER_LEFT, weights, more + run * LANES, WEIGHT_STRIDE)
+        load(RIGHT, values, places[run] + TOGETHER * dim, stride)
+        add_unsigned_products(SUMS, LEFT, RIGHT)
+        add_unsigned_products(WIDE, OTHER_LEFT, RIGHT)
+        load(OTHER_RIGHT, values, places[run] + TOGETHER * other, stride)
+        add_unsigned_products(MORE_SUMS, LEFT, OTHER_RIGHT)
+        add_unsigned_products(OTHER, OTHER_LEFT, OTHER_RIGHT)
+    store(SUMS, sums, 0, VECTOR_BYTES)
+    store(MORE_SUMS, sums, HALF_SIZE, VECTOR_BYTES)
+    store(WIDE, sums, TILE_ROWS * LANES, VECTOR_BYTES)
+    store(OTHER, sums, HALF_SIZE + TILE_ROWS * LANES, VECTOR_BYTES)
