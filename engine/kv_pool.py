@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from engine.models.config import ModelConfig
+from kernels.byte_cache import STEP_BYTES
 from prefix_cache.plan import BlockCopy, BlockId, Tier
 
 __all__ = ["LAYOUT_VERSION", "KVPool", "bytes_per_block"]
@@ -20,7 +21,13 @@ LAYOUT_VERSION = 2  # of a block's bytes outside the pool; a new one makes what 
 
 def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
     """What one block costs over all layers, keys and values together."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * block_size * dtype.itemsize
+    head_size = _head_size(config, dtype)
+    return 2 * config.num_layers * config.num_kv_heads * head_size * block_size * dtype.itemsize
+
+
+def _head_size(config: ModelConfig, dtype: torch.dtype) -> int:
+    """How many elements a token's key has of one head: with 8 bits there is a step beside them."""
+    return config.head_dim + (STEP_BYTES if dtype == torch.int8 else 0)
 
 
 class KVPool:
@@ -38,15 +45,15 @@ class KVPool:
         device: torch.device,
         copy_blocks: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None],
     ) -> None:
-        heads, head_dim = config.num_kv_heads, config.head_dim
+        heads, head_size = config.num_kv_heads, _head_size(config, dtype)
         # A row is what one layer's keys, or its values, hold of one block.
         rows = torch.empty(
-            2 * config.num_layers * num_blocks, heads * head_dim * block_size, dtype=dtype, device=device
+            2 * config.num_layers * num_blocks, heads * head_size * block_size, dtype=dtype, device=device
         )
         keys, values = rows.chunk(2)
         # A block's slots stand side by side for keys, below each other for values: see docs/data-layout.md.
-        self.keys = keys.view(config.num_layers, num_blocks, heads, head_dim, block_size)
-        self.values = values.view(config.num_layers, num_blocks, heads, block_size, head_dim)
+        self.keys = keys.view(config.num_layers, num_blocks, heads, head_size, block_size)
+        self.values = values.view(config.num_layers, num_blocks, heads, block_size, head_size)
         self.layers = tuple(zip(self.keys.unbind(), self.values.unbind(), strict=True))
         self.num_blocks = num_blocks
         self.block_size = block_size

@@ -33,6 +33,7 @@ from engine.speculation.load import Draft, load_draft, make_proposer
 from engine.step import Draw, Span, SpanResult, Step, StepResult
 from engine.weights import load
 from kernels import Kernels
+from kernels.byte_cache import takes_bytes
 
 __all__ = ["ModelRunner", "load_runner", "load_tiers"]
 
@@ -205,7 +206,8 @@ def load_runner(config: EngineConfig) -> ModelRunner:
             f"max_context is {config.max_context}, more than the {model.context_length} that the model can"
         )
     draft = load_draft(config, model, dtype)
-    pool = _take_pool(model, config, kernels, draft)
+    kv_dtype = _kv_dtype(config, model, dtype, products)
+    pool = _take_pool(model, config, kernels, draft, kv_dtype)
     mark = b""
     if config.disk_folder is not None:
         mark = fingerprint(
@@ -213,7 +215,7 @@ def load_runner(config: EngineConfig) -> ModelRunner:
             weights,
             products=products,
             block_size=config.block_size,
-            kv_dtype=dtype,
+            kv_dtype=kv_dtype,
             layout_version=LAYOUT_VERSION,
         )
     decoder = Decoder(model, {name: tensor.to(device) for name, tensor in weights.items()}, kernels)
@@ -222,7 +224,7 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         vocab_size=model.vocab_size,
         block_size=config.block_size,
         num_blocks=pool.num_blocks,
-        kv_bytes=pool.num_blocks * bytes_per_block(model, config.block_size, dtype),
+        kv_bytes=pool.num_blocks * bytes_per_block(model, config.block_size, kv_dtype),
         device=config.device,
         dtype=config.dtype,
     )
@@ -308,9 +310,21 @@ def _open_disk(config: EngineConfig, runner: ModelRunner, folder: Path) -> DiskS
     return disk
 
 
-def _take_pool(model: ModelConfig, config: EngineConfig, kernels: Kernels, draft: Draft | None) -> KVPool:
+def _kv_dtype(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, products: str) -> torch.dtype:
+    """The type of keys and values. Raises ValueError for 8 bits where there are none."""
+    if config.kv_dtype == "int8" and config.device != "cpu":
+        raise ValueError('kv_dtype is "int8", which only the CPU has: set it to "full" on a GPU')
+    if config.kv_dtype == "full" or (config.kv_dtype == "auto" and products != "int8"):
+        return dtype
+    if config.kv_dtype == "auto" and not takes_bytes(model.head_dim):
+        return dtype
+    return torch.int8
+
+
+def _take_pool(
+    model: ModelConfig, config: EngineConfig, kernels: Kernels, draft: Draft | None, dtype: torch.dtype
+) -> KVPool:
     """The model's part of the blocks: the draft's, which comes beside it, is counted in what they cost."""
-    dtype = DTYPES[config.dtype]
     block_bytes = bytes_per_block(model, config.block_size, dtype)
     if draft is not None:
         block_bytes += bytes_per_block(draft.model, config.block_size, dtype)

@@ -16,9 +16,15 @@ import torch
 
 from kernels.byte_linear import TINY, TOP
 
-__all__ = ["STEP_BYTES", "read_heads", "round_heads", "write_heads"]
+__all__ = ["HEAD_MULTIPLE", "STEP_BYTES", "read_heads", "round_heads", "takes_bytes", "write_heads"]
 
 STEP_BYTES = 4
+HEAD_MULTIPLE = 32
+
+
+def takes_bytes(head_dim: int) -> bool:
+    """Whether heads of so many dimensions can be kept in 8 bits."""
+    return head_dim % HEAD_MULTIPLE == 0
 
 
 def round_heads(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -73,9 +73,12 @@ def _run_layer(worker, layer, way, program, matrices, pools, plans):
     num_rows, first = program.num_rows, layer * PHASES_OF_LAYER
     _norm(first, num_rows, state)
     _qkv(first + 1, num_tasks(matrices[layer, QKV], program), state)
-    _rope(first + 2, num_rope_tasks(program), (*state, way))
+    # Joined tuples would forget that the way is a constant.
+    _rope(first + 2, num_rope_tasks(program), (worker, layer, program, matrices, pools, way))
     configure_for(way)
-    _attend(first + 3, num_pieces(program, pools, plans), (*state, plans, way))
+    _attend(
+        first + 3, num_pieces(program, pools, plans), (worker, layer, program, matrices, pools, plans, way)
+    )
     if program.has_registers:
         configure(WHOLE)
     _join(first + 4, len(plans[0]), (*state, plans))

@@ -15,6 +15,7 @@ import numba
 import numpy as np
 import torch
 
+from kernels.byte_cache import HEAD_MULTIPLE, takes_bytes
 from kernels.cpu.amx import release
 from kernels.cpu.arrays import as_array
 from kernels.cpu.attention import join
@@ -73,9 +74,9 @@ def check_shape(head_dim: int, block_size: int, dtype: torch.dtype) -> None:
         raise ValueError(
             f"heads of {head_dim} dimensions: on a CPU a head has an even number of at least {LANES}"
         )
-    if dtype == torch.int8 and head_dim % (2 * LANES):
+    if dtype == torch.int8 and not takes_bytes(head_dim):
         raise ValueError(
-            f"heads of {head_dim} dimensions: keys and values of 8 bits take a multiple of {2 * LANES}"
+            f"heads of {head_dim} dimensions: those kept in 8 bits have a multiple of {HEAD_MULTIPLE}"
         )
 
 
