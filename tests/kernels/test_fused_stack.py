@@ -2,12 +2,16 @@
 
 from dataclasses import replace
 
+import numba
 import pytest
 import torch
 
 from kernels import Kernels
 from kernels.cpu.amx import is_usable
+from kernels.cpu.arrays import as_array
+from kernels.cpu.attention_ways import way_for
 from kernels.cpu.fused_stack import FusedStack
+from kernels.cpu.layer_program import RUN
 from kernels.stack import ComposedStack
 from tests.kernels.stacks import Model, Run, Text, bits, texts_of
 
@@ -127,6 +131,33 @@ def test_a_step_may_be_longer_or_shorter_than_those_before(dtype: torch.dtype) -
 
         fresh = Run(model, dtype, model.fused(dtype))
         assert torch.equal(found[0], fresh.step([(text, 0, len(text.embedded))])[0])
+
+
+def test_workers_that_are_busy_at_once_do_not_meet() -> None:
+    model = Model(hidden_size=256, num_heads=8, num_kv_heads=4, intermediate_size=512)
+    fused, composed = both(model, torch.float32)
+    texts = texts_of(model, [500], [250])
+
+    expected = composed.whole(texts)[0]
+
+    assert all(torch.equal(fused.whole(texts)[0], expected) for _ in range(5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_way_of_attention_is_compiled_but_the_one_that_is_taken(dtype: torch.dtype) -> None:
+    model = Model()
+    [text] = texts_of(model, [20], [20])
+    run = Run(model, dtype, model.fused(dtype))
+    run.whole([text])
+
+    number = numba.typeof(as_array(run.keys)).dtype
+    compiled = [
+        way
+        for way, program in enumerate(RUN)
+        for _, _, pools, *_ in program.signatures
+        if pools[0].dtype == number
+    ]
+    assert set(compiled) == {way_for(dtype, model.head_dim)}
 
 
 def test_two_stacks_in_one_process_know_nothing_of_each_other() -> None:
