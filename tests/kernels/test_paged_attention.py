@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from kernels import Kernels
 from kernels.cpu.amx import is_usable
-from kernels.cpu.attention import COLUMNS, DOTS, REGISTERS, way_for
+from kernels.cpu.attention_ways import COLUMNS, DOTS, REGISTERS, way_for
 from kernels.cpu.paged_attention import paged_attention
 from tests.kernels.pools import AttentionCase, Shape, attention_case
 
