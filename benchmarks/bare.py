@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import torch
-
 from engine.core import EngineCore, Runner
 from engine.kv_pool import KVPool
 from engine.messages import Accepted, EngineConfig, Submit

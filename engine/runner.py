@@ -33,7 +33,7 @@ from engine.speculation.load import Draft, load_draft, make_proposer
 from engine.step import Draw, Span, SpanResult, Step, StepResult
 from engine.weights import load
 from kernels import Kernels
-from kernels.byte_cache import takes_bytes
+from kernels.byte_cache import HEAD_MULTIPLE, takes_bytes
 
 __all__ = ["ModelRunner", "load_runner", "load_tiers"]
 
@@ -206,7 +206,7 @@ def load_runner(config: EngineConfig) -> ModelRunner:
             f"max_context is {config.max_context}, more than the {model.context_length} that the model can"
         )
     draft = load_draft(config, model, dtype)
-    kv_dtype = _kv_dtype(config, model, dtype, products)
+    kv_dtype = _kv_dtype(config, model, dtype)
     pool = _take_pool(model, config, kernels, draft, kv_dtype)
     mark = b""
     if config.disk_folder is not None:
@@ -310,14 +310,17 @@ def _open_disk(config: EngineConfig, runner: ModelRunner, folder: Path) -> DiskS
     return disk
 
 
-def _kv_dtype(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, products: str) -> torch.dtype:
+def _kv_dtype(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> torch.dtype:
     """The type of keys and values. Raises ValueError for 8 bits where there are none."""
-    if config.kv_dtype == "int8" and config.device != "cpu":
+    if config.kv_dtype == "full":
+        return dtype
+    if config.device != "cpu":
         raise ValueError('kv_dtype is "int8", which only the CPU has: set it to "full" on a GPU')
-    if config.kv_dtype == "full" or (config.kv_dtype == "auto" and products != "int8"):
-        return dtype
-    if config.kv_dtype == "auto" and not takes_bytes(model.head_dim):
-        return dtype
+    if not takes_bytes(model.head_dim):
+        raise ValueError(
+            f'kv_dtype is "int8", but heads have {model.head_dim} dimensions, which is no multiple of '
+            f'{HEAD_MULTIPLE}: set it to "full"'
+        )
     return torch.int8
 
 

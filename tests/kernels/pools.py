@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from kernels.byte_cache import STEP_BYTES, round_heads
 from kernels.partitions import find_leaders
 
 
@@ -95,3 +96,29 @@ def paired_values(values: torch.Tensor) -> torch.Tensor:
     if values.dtype == torch.float32:
         return values
     return values.unflatten(2, (-1, 2)).transpose(3, 4).contiguous().view(values.shape)
+
+
+def in_bytes(case: AttentionCase) -> tuple[AttentionCase, AttentionCase]:
+    """A float32 case with its pools in 8 bits: in the order of the reference, and in that of the CPU."""
+    keys, key_steps = round_heads(case.keys.mT)
+    values, value_steps = round_heads(case.values)
+    keys = keys.mT.contiguous()
+    plain = _with_steps(keys, key_steps), _with_steps(values, value_steps)
+    ordered = (
+        _with_steps((keys.view(torch.uint8) ^ 128).view(torch.int8).unflatten(2, (-1, 4)).mT, key_steps),
+        _with_steps(values.unflatten(2, (-1, 4)).mT, value_steps),
+    )
+    shapes = [
+        (*case.keys.shape[:2], case.keys.shape[2] + STEP_BYTES, case.keys.shape[3]),
+        (*case.values.shape[:3], case.values.shape[3] + STEP_BYTES),
+    ]
+    first, second = (
+        replace(case, keys=pools[0].view(shapes[0]), values=pools[1].view(shapes[1]))
+        for pools in (plain, ordered)
+    )
+    return first, second
+
+
+def _with_steps(codes: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """Each head's codes in the order in which they come, then its steps' bytes."""
+    return torch.cat((codes.flatten(2), steps.contiguous().view(torch.int8).flatten(2)), 2)
