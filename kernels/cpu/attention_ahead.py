@@ -19,7 +19,7 @@ from kernels.partitions import PARTITION_TOKENS
 
 __all__ = ["AHEAD_SIZE", "ask", "forget", "heads_together", "look_ahead"]
 
-NEXT, NUM_LINES, LINES_EACH, LINES_A_CALL, STRETCHES = range(5)
+ADDRESS, NUM_LEFT, LINES_A_CALL, LINES_EACH, NEXT, END, STRETCHES = range(7)
 AHEAD_SIZE = STRETCHES + 2 * PARTITION_TOKENS // LANES
 LINE_BYTES = 64
 PIECE_BYTES = 1 << 18  # at most, of keys and values together: two pieces fit where 512 KiB do
@@ -54,7 +54,7 @@ def heads_together(keys):
 @leaf
 def forget(ahead):
     """Nothing comes next."""
-    ahead[NEXT] = ahead[NUM_LINES] = 0
+    ahead[NUM_LEFT] = ahead[NEXT] = ahead[END] = 0
 
 
 @leaf
@@ -69,23 +69,24 @@ def look_ahead(task, head, num_heads, keys, values, block_tables, num_calls, ahe
         place = (block * num_kv_heads + head) * size
         ahead[STRETCHES + index] = keys.ctypes.data + place
         ahead[STRETCHES + num_blocks + index] = values.ctypes.data + place
+    # Every call stays within one stretch.
+    calls_each = max(1, num_calls // (2 * num_blocks))
     ahead[LINES_EACH] = num_heads * size // LINE_BYTES
-    ahead[NUM_LINES] = 2 * num_blocks * ahead[LINES_EACH]
-    ahead[LINES_A_CALL] = -(-ahead[NUM_LINES] // num_calls)
-    ahead[NEXT] = 0
+    ahead[LINES_A_CALL] = -(-ahead[LINES_EACH] // calls_each)
+    ahead[ADDRESS], ahead[NUM_LEFT] = ahead[STRETCHES], ahead[LINES_EACH]
+    ahead[NEXT], ahead[END] = 1, 2 * num_blocks
 
 
 @leaf
 def ask(ahead):
     """Ask for the next few lines, until there are none."""
-    line = ahead[NEXT]
-    end = min(line + ahead[LINES_A_CALL], ahead[NUM_LINES])
-    while line < end:
-        stretch, start = line // ahead[LINES_EACH], line % ahead[LINES_EACH]
-        count = min(ahead[LINES_EACH] - start, end - line)
-        address = ahead[STRETCHES + stretch] + start * LINE_BYTES
-        for _ in range(count):
-            _prefetch(address)
-            address += LINE_BYTES
-        line += count
-    ahead[NEXT] = line
+    num_left, address = ahead[NUM_LEFT], ahead[ADDRESS]
+    if num_left == 0:
+        return
+    count = min(num_left, ahead[LINES_A_CALL])
+    for line in range(count):
+        _prefetch(address + line * LINE_BYTES)
+    ahead[NUM_LEFT], ahead[ADDRESS] = num_left - count, address + count * LINE_BYTES
+    if num_left == count and ahead[NEXT] < ahead[END]:
+        ahead[ADDRESS], ahead[NUM_LEFT] = ahead[STRETCHES + ahead[NEXT]], ahead[LINES_EACH]
+        ahead[NEXT] += 1
