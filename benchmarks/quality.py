@@ -1,4 +1,4 @@
-"""What matrix products of few bits cost in quality, and what they save in time and memory.
+"""What products, keys and values of few bits cost in quality, and what they save in time and memory.
 
 A text is read in windows that do not see each other. For each kind of product: the perplexity; how often the
 likeliest next token is the one that float32 finds likeliest, given the same text before it; the memory that
@@ -29,6 +29,7 @@ from engine.runner import ModelRunner, load_runner
 from engine.scheduler import Limits
 from engine.sequence import SamplingParams
 from gateway.conversation.prompt import load_prompts
+from kernels.byte_cache import takes_bytes
 
 STEP_SIZES = (1, 8, 32, 256)  # tokens
 LIMITS = Limits(max_batch_tokens=256, max_sequences=1)
@@ -38,15 +39,17 @@ STATM = Path("/proc/self/statm")  # Linux has it
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """One kind of products."""
+    """One kind of products, and of keys and values."""
 
     dtype: Literal["bfloat16", "float32"]
     products: Literal["full", "int8", "packed"]
+    kv_dtype: Literal["full", "int8"] = "full"
 
     @property
     def name(self) -> str:
         """As it is printed."""
-        return self.dtype if self.products == "full" else f"{self.dtype}, {self.products}"
+        parts = [self.dtype] + [self.products] * (self.products != "full")
+        return ", ".join(parts + ["kv int8"] * (self.kv_dtype == "int8"))
 
     def config(self, model: Path, *, deterministic: bool) -> EngineConfig:
         """What an engine of this mode is started with."""
@@ -54,6 +57,7 @@ class Mode:
             model=str(model),
             dtype=self.dtype,
             products=self.products,
+            kv_dtype=self.kv_dtype,
             deterministic=deterministic,
             kv_bytes=1 << 28,
         )
@@ -63,6 +67,7 @@ MODES = (
     Mode("float32", "full"),
     Mode("bfloat16", "full"),
     Mode("bfloat16", "int8"),
+    Mode("bfloat16", "int8", "int8"),
     Mode("bfloat16", "packed"),
 )
 
@@ -123,6 +128,16 @@ def measure_cost(mode: Mode, model: Path) -> Cost:
     return Cost(num_bytes, runner.measure_steps(STEP_SIZES))
 
 
+def suits(mode: Mode, model: Path) -> bool:
+    """Whether the model's heads can be kept as the mode says."""
+    if mode.kv_dtype == "full":
+        return True
+    head_dim = load_runner(MODES[0].config(model, deterministic=False)).pool.values.shape[-1]
+    gc.collect()
+    release_unused()
+    return takes_bytes(head_dim)
+
+
 def _resident_bytes() -> int:
     gc.collect()
     release_unused()
@@ -136,12 +151,12 @@ def read_windows(model: Path, text: str, *, num_tokens: int, window: int) -> lis
     return [each.tobytes() for each in windows if len(each) > 1]
 
 
-def table(qualities: Sequence[Quality], costs: Sequence[Cost]) -> str:
-    """Both by mode, in the order of MODES."""
+def table(modes: Sequence[Mode], qualities: Sequence[Quality], costs: Sequence[Cost]) -> str:
+    """Both by mode: float32 is the first, bfloat16 the second."""
     times = [f"{size} tok" for size in STEP_SIZES]
     heads = ["", "perplexity", "/ bf16", "agreement", "memory MB", *times]
     rows = [heads]
-    for mode, quality, cost in zip(MODES, qualities, costs, strict=True):
+    for mode, quality, cost in zip(modes, qualities, costs, strict=True):
         rows.append(
             [
                 mode.name,
@@ -153,7 +168,7 @@ def table(qualities: Sequence[Quality], costs: Sequence[Cost]) -> str:
             ]
         )
     lines = [
-        "  ".join(f"{cell:>{18 if column == 0 else 10}}" for column, cell in enumerate(row)) for row in rows
+        "  ".join(f"{cell:>{23 if column == 0 else 10}}" for column, cell in enumerate(row)) for row in rows
     ]
     return "\n".join([*lines, "times: milliseconds a token, in steps of so many tokens"])
 
@@ -166,13 +181,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not windows:
         raise SystemExit(f"{options.data} is too short")
     # Memory first: what a run leaves behind would be taken again, and not seen.
-    costs = [measure_cost(mode, options.model) for mode in tqdm(MODES, desc="time and memory", unit="mode")]
+    modes = [mode for mode in MODES if suits(mode, options.model)]
+    costs = [measure_cost(mode, options.model) for mode in tqdm(modes, desc="time and memory", unit="mode")]
     qualities = []
-    with tqdm(total=len(MODES) * len(windows), desc="quality", unit="window") as bar:
-        for mode in MODES:
+    with tqdm(total=len(modes) * len(windows), desc="quality", unit="window") as bar:
+        for mode in modes:
             runner = load_runner(mode.config(options.model, deterministic=True))
             qualities.append(weigh(runner, windows, bar.update))
-    print(table(qualities, costs))
+    print(table(modes, qualities, costs))
 
 
 def _parser() -> argparse.ArgumentParser:

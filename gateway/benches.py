@@ -22,7 +22,7 @@ BENCHES: Mapping[str, str] = {
     "growth": "how cost grows with users, context, history and conversations",
     "prefix": "what a shared beginning is worth: the same requests with it cached, and without",
     "profile": "where a step's time goes, beside what the machine could do",
-    "quality": "what matrix products of few bits cost in quality, and save in time and memory",
+    "quality": "what products, keys and values of few bits cost in quality, and save in time and memory",
     "resume": "what it costs to come back to a conversation",
     "sampling": "blocks saved when the answers to one prompt share it",
     "serve": "load on any OpenAI-compatible server: chats, bursts, traces",

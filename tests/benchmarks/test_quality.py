@@ -14,6 +14,7 @@ from benchmarks.quality import (
     main,
     measure_cost,
     read_windows,
+    suits,
     table,
     weigh,
 )
@@ -51,19 +52,28 @@ def test_perplexity_and_agreement_are_the_known_ones() -> None:
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_every_mode_is_measured(mode: object, tmp_path: Path) -> None:
-    cost = measure_cost(mode, write_checkpoint(random_model("llama"), tmp_path))
+    cost = measure_cost(mode, write_checkpoint(random_model("llama", hidden_size=64, head_dim=32), tmp_path))
 
     assert cost.seconds.keys() == set(STEP_SIZES)
     assert all(seconds > 0 for seconds in cost.seconds.values())
 
 
+@pytest.mark.parametrize(("head_dim", "num_modes"), [(32, len(MODES)), (16, len(MODES) - 1)])
+def test_heads_that_cannot_be_kept_in_8_bits_are_left_out(
+    head_dim: int, num_modes: int, tmp_path: Path
+) -> None:
+    model = write_checkpoint(random_model("llama", hidden_size=64, head_dim=head_dim), tmp_path)
+
+    assert sum(suits(mode, model) for mode in MODES) == num_modes
+
+
 def test_the_table_compares_with_bfloat16() -> None:
-    qualities = [Quality([log(1 / value)], [1]) for value in (19.0, 20.0, 20.0, 25.0)]
-    costs = [Cost(300_000_000, dict.fromkeys(STEP_SIZES, 0.064))] * 4
+    qualities = [Quality([log(1 / value)], [1]) for value in (19.0, 20.0, 20.0, 20.0, 25.0)]
+    costs = [Cost(300_000_000, dict.fromkeys(STEP_SIZES, 0.064))] * 5
 
-    lines = table(qualities, costs).splitlines()
+    lines = table(MODES, qualities, costs).splitlines()
 
-    assert lines[4].split() == "bfloat16, packed 25.000 1.2500 100.00% 300 64.00 8.00 2.00 0.25".split()
+    assert lines[5].split() == "bfloat16, packed 25.000 1.2500 100.00% 300 64.00 8.00 2.00 0.25".split()
 
 
 def test_a_text_is_cut_into_windows_and_a_lonely_token_is_dropped(default_model_path: Path) -> None:
