@@ -27,14 +27,16 @@ QUESTIONS = (
 Said = list[tuple[int, float]]  # tokens with their log-probabilities
 
 
-@pytest.fixture(scope="module", params=["full", "int8"])
+@pytest.fixture(scope="module", params=[("full", "full"), ("int8", "full"), ("int8", "int8")])
 def runner(request: pytest.FixtureRequest, default_model_path: Path) -> ModelRunner:
+    products, kv_dtype = request.param
     return load_runner(
         EngineConfig(
             model=str(default_model_path),
             kv_bytes=64 << 20,
-            products=request.param,
-            deterministic=request.param == "full",
+            products=products,
+            kv_dtype=kv_dtype,
+            deterministic=products == "full",
             speculation="ngram",
         )
     )

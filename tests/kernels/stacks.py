@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from kernels import Kernels
+from kernels.byte_cache import STEP_BYTES
 from kernels.cpu.fused_stack import FusedStack
 from kernels.partitions import find_leaders
 from kernels.stack import ComposedStack, LayerWeights, Stack, StackShape, StepTensors
@@ -92,12 +93,19 @@ class Run:
     model: Model
     dtype: torch.dtype
     stack: Stack
+    has_bytes: bool = False  # keys and values of 8 bits
     keys: torch.Tensor = field(init=False)
     values: torch.Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         shape = (self.model.shape.num_layers, NUM_BLOCKS, self.model.num_kv_heads)
         dim = self.model.head_dim
+        if self.has_bytes:
+            size = dim + STEP_BYTES
+            # Steps whose bits are all ones are NaN.
+            self.keys = torch.full((*shape, size, BLOCK), -1, dtype=torch.int8)
+            self.values = torch.full((*shape, BLOCK, size), -1, dtype=torch.int8)
+            return
         self.keys = torch.full((*shape, dim, BLOCK), torch.nan).to(self.dtype)
         self.values = torch.full((*shape, BLOCK, dim), torch.nan).to(self.dtype)
 

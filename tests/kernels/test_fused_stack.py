@@ -47,6 +47,26 @@ def test_in_float32_the_program_gives_the_bits_of_the_operations(model: Model) -
     assert all(each.isfinite().all() for each in found)
 
 
+@pytest.mark.parametrize("head_dim", [32, 64])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_over_blocks_of_8_bits_the_program_gives_what_the_operations_give(
+    dtype: torch.dtype, head_dim: int
+) -> None:
+    model = Model(has_norms=True, has_biases=True, head_dim=head_dim)
+    texts = texts_of(model, [1, 16, 37, 300], [1, 5, 17, 130])
+    fused = Run(model, dtype, model.fused(dtype), has_bytes=True)
+    composed = Run(model, dtype, model.composed(dtype), has_bytes=True)
+
+    found, expected = torch.cat(fused.whole(texts)), torch.cat(composed.whole(texts))
+
+    assert found.isfinite().all()
+    if dtype == torch.float32:
+        assert torch.equal(found, expected)
+        assert torch.equal(fused.keys, composed.keys)
+        assert torch.equal(fused.values, composed.values)
+    assert (found.float() - expected.float()).norm() < 0.03 * expected.float().norm()
+
+
 @pytest.mark.parametrize("model", MODELS, ids=["plain", "head norms", "biases", "all"])
 def test_in_bfloat16_the_program_is_within_rounding_of_the_operations(model: Model) -> None:
     fused, composed = both(model, torch.bfloat16)
