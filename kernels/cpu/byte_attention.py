@@ -33,7 +33,7 @@ from kernels.cpu.byte_attention_sums import (
 )
 from kernels.cpu.byte_blocks import TOGETHER, head_bytes, load_steps
 from kernels.cpu.byte_rows import split_row
-from kernels.cpu.exponentials import exp2
+from kernels.cpu.exponentials import exp2_rough
 from kernels.cpu.leaf import leaf
 from kernels.cpu.vectors import (
     LANES,
@@ -56,7 +56,7 @@ MAX_RUNS = PARTITION_TOKENS // LANES
 VECTOR_ROWS = 4  # so many rows at most are summed faster by vectors than by tile registers
 LOG2_E = np.float32(1.4426950408889634)
 WEIGHT_PART = 256
-WEIGHT_TOP = WEIGHT_PART * WEIGHT_PART - 1
+WEIGHT_TOP = 65000  # two bytes hold it, and what rough exponentials are above one
 ZERO, TINY_NUMBER, TOP_NUMBER, TOP_INVERSE = (np.float32(x) for x in (0, TINY, WEIGHT_TOP, 1 / WEIGHT_TOP))
 NOTHING = np.float32(-np.inf)
 NO_EXCESS = np.int32(0)
@@ -74,6 +74,7 @@ class ByteWorkspace(NamedTuple):
     scores: npt.NDArray[np.float32]  # [num_workers, MAX_ROWS * SCORE_STRIDE]
     weights: npt.NDArray[np.uint8]  # [num_workers, 2 * MAX_ROWS * WEIGHT_STRIDE], in groups
     weight_steps: npt.NDArray[np.float32]  # [num_workers, MAX_ROWS]
+    peaks: npt.NDArray[np.float32]  # [num_workers, MAX_RUNS + 1], of values' steps
     sums: npt.NDArray[np.int32]  # [num_workers, SUMS_SIZE]
     places: npt.NDArray[np.int64]  # [num_workers, 3 * MAX_RUNS]: keys, values, steps
     ahead: npt.NDArray[np.int64]  # [num_workers, AHEAD_SIZE], zeros at first
@@ -92,6 +93,7 @@ def make_byte_workspace(num_workers: int, head_dim: int) -> ByteWorkspace:
         scores=fresh(MAX_ROWS * SCORE_STRIDE, torch.float32),
         weights=fresh(2 * MAX_ROWS * WEIGHT_STRIDE, torch.uint8),
         weight_steps=fresh(MAX_ROWS, torch.float32),
+        peaks=fresh(MAX_RUNS + 1, torch.float32),
         sums=fresh(SUMS_SIZE, torch.int32),
         places=fresh(3 * MAX_RUNS, torch.int64),
         ahead=fresh(AHEAD_SIZE, torch.int64),
@@ -106,7 +108,8 @@ def attend_bytes(task, head, members, query, keys, values, block_tables, scale, 
     places, ahead, sums = work.places[worker], work.ahead[worker], work.sums[worker]
     _find_runs(task, head, keys.shape[1], head_dim, block_size, block_tables, places)
     queries, scores, weights = work.queries[worker], work.scores[worker], work.weights[worker]
-    weight_steps = work.weight_steps[worker]
+    weight_steps, peaks = work.weight_steps[worker], work.peaks[worker]
+    _find_peaks(values, places, num_runs, peaks)
     parts = queries, queries[GROUP_ROWS * head_dim :], work.steps[worker], work.excesses[worker]
     first_row = task.row + head * task.num_rows
     for start in range(0, task.num_rows, MAX_ROWS):
@@ -116,12 +119,12 @@ def attend_bytes(task, head, members, query, keys, values, block_tables, scale, 
             token = members[task.first_member + (start + row) // group].token
             place = (token * query.shape[1] + head * group + (start + row) % group) * head_dim
             split_row(query, place, head_dim, place_of(row), head_dim, parts)
-        _score(use_registers, parts, num_rows, head_dim, num_runs, keys, places, ahead, sums, scores)
+        _score(use_registers, parts, factor, num_rows, head_dim, num_runs, keys, places, ahead, sums, scores)
         for row in range(num_rows):
             num_visible = members[task.first_member + (start + row) // group].num_visible
-            row_factor, place = parts[2][place_of(row)] * factor, first_row + start + row
+            place = first_row + start + row
             partials[1][place], partials[2][place], weight_steps[row] = _softmax_row(
-                scores, row, row_factor, num_visible, num_runs, values, places, weights
+                scores, row, num_visible, num_runs, values, places, peaks, weights
             )
         outs = partials[0], (first_row + start) * head_dim
         _weigh(
@@ -153,9 +156,9 @@ def _find_runs(task, head, num_kv_heads, head_dim, block_size, block_tables, pla
 
 
 @leaf
-def _score(use_registers, parts, num_rows, head_dim, num_runs, keys, places, ahead, sums, scores):
-    """Scores without the rows' steps and the scale."""
-    queries, _, _, excesses = parts
+def _score(use_registers, parts, factor, num_rows, head_dim, num_runs, keys, places, ahead, sums, scores):
+    """Scores, in powers of two."""
+    queries, _, query_steps, excesses = parts
     block_size = keys.shape[3]
     for run in range(0, num_runs, 2):
         other = min(run + 1, num_runs - 1)  # may be the same once more, and agrees with itself
@@ -170,21 +173,37 @@ def _score(use_registers, parts, num_rows, head_dim, num_runs, keys, places, ahe
         for row in range(num_rows):
             place = place_of(row)
             high, low = excesses[2 * place], excesses[2 * place + 1]
-            score = _join_scores(sums, place * LANES, high, low)
+            factors = broadcast(query_steps[place] * factor)
+            score = multiply(_join_scores(sums, place * LANES, high, low), factors)
             store(scores, row * SCORE_STRIDE + run * LANES, multiply(score, steps))
-            score = _join_scores(sums, place * LANES + SUMS_SIZE // 2, high, low)
+            score = multiply(_join_scores(sums, place * LANES + SUMS_SIZE // 2, high, low), factors)
             store(scores, row * SCORE_STRIDE + other * LANES, multiply(score, other_steps))
+
+
+@leaf
+def _find_peaks(values, places, num_runs, peaks):
+    """peaks[run]: the largest step of a value before the run, or NaN if there is a NaN among them."""
+    peak = peaks[0] = ZERO
+    for run in range(num_runs):
+        peak = _larger_or_nan(peak, load_steps(values, places[2 * MAX_RUNS + run]))
+        peaks[run + 1] = peak
+
+
+@leaf
+def _larger_or_nan(peak, steps):
+    """The larger of a peak and the steps; NaN if any is. Lanes of minus infinity count for nothing."""
+    is_number = peak == peak and not np.isnan(total(steps))
+    return max(peak, largest(steps)) if is_number else np.float32(np.nan)
 
 
 @intrinsic
 def _store_weights(typing, weights, high, low, vector):
-    """LANES numbers up to WEIGHT_TOP, rounded, as their high and low parts. NaN is zero."""
+    """LANES numbers from 0 to WEIGHT_TOP, rounded, as their high and low parts."""
 
     def codegen(context, builder, signature, arguments):
-        number = lowering.call(builder, f"llvm.rint.v{LANES}f32", [arguments[3]])
-        number = lowering.call(builder, f"llvm.minnum.v{LANES}f32", [number, lowering.constant(WEIGHT_TOP)])
-        number = lowering.call(builder, f"llvm.maxnum.v{LANES}f32", [number, lowering.constant(0.0)])
-        code = builder.fptosi(number, lowering.INTS)
+        # From 2 ** 23 on the last bit of a float32 number counts one: the lower bits are the rounded number.
+        raised = builder.fadd(arguments[3], lowering.constant(float(1 << 23)))
+        code = builder.bitcast(raised, lowering.INTS)
         for place, part in (
             (arguments[1], builder.lshr(code, lowering.int_constant(8))),
             (arguments[2], code),
@@ -197,39 +216,42 @@ def _store_weights(typing, weights, high, low, vector):
 
 
 @leaf
-def _softmax_row(scores, row, factor, num_visible, num_runs, values, places, weights):
+def _softmax_row(scores, row, num_visible, num_runs, values, places, peaks, weights):
     """A row's weights times the values' steps, zero from num_visible on.
 
-    Returns the maximum, in powers of two, the sum of the weights, and the step of what was stored.
+    Returns the maximum, in powers of two, the sum of the weights, and the step of what was stored, which goes
+    by the largest step of a value that the row sees.
     """
-    start, end = row * SCORE_STRIDE, num_runs * LANES
-    high = place_of(row) * WEIGHT_STRIDE
+    start, high = row * SCORE_STRIDE, place_of(row) * WEIGHT_STRIDE
     low = high + GROUP_ROWS * WEIGHT_STRIDE
-    zeros, factors = broadcast(ZERO), broadcast(factor)
-    highest = broadcast(NOTHING)
-    for token in range(0, num_visible, LANES):
-        score = mask_from(multiply(load(scores, start + token), factors), num_visible - token)
-        store(scores, start + token, score)
-        highest = larger(highest, score)
+    num_whole = max(num_visible, 0) // LANES
+    edge, num_left = num_whole * LANES, max(num_visible, 0) % LANES
+    highest, peak = broadcast(NOTHING), peaks[num_whole]
+    for token in range(0, edge, LANES):
+        highest = larger(load(scores, start + token), highest)
+    if num_left:
+        highest = larger(mask_from(load(scores, start + edge), num_left), highest)
+        steps = load_steps(values, places[2 * MAX_RUNS + num_whole])
+        peak = _larger_or_nan(peak, mask_from(steps, num_left))
     top = largest(highest)
-    tops, weight_sum, peaks = broadcast(top), zeros, zeros
-    for token in range(0, num_visible, LANES):
-        weight = exp2(subtract(load(scores, start + token), tops))
+    step = inverse = ZERO
+    if not peak <= TINY_NUMBER:
+        step, inverse = peak * TOP_INVERSE, TOP_NUMBER / peak
+    tops, inverses, zeros, weight_sum = broadcast(top), broadcast(inverse), broadcast(ZERO), broadcast(ZERO)
+    for run in range(num_whole):
+        token = run * LANES
+        weight = exp2_rough(subtract(load(scores, start + token), tops))
+        weight_sum = add(weight_sum, weight)
+        steps = multiply(load_steps(values, places[2 * MAX_RUNS + run]), inverses)
+        _store_weights(weights, high + token, low + token, multiply(weight, steps))
+    if num_left:
+        weight = exp2_rough(mask_from(subtract(load(scores, start + edge), tops), num_left))
         weight_sum = add(weight_sum, weight)
         # Steps of slots that nobody wrote may be NaN, and their weights are zero.
-        weight = larger(multiply(weight, load_steps(values, places[2 * MAX_RUNS + token // LANES])), zeros)
-        store(scores, start + token, weight)
-        peaks = larger(peaks, weight)
-    peak = largest(peaks)
-    step, inverse = ZERO, ZERO
-    if peak > TINY_NUMBER:
-        step, inverse = peak * TOP_INVERSE, TOP_NUMBER / peak
-    inverses = broadcast(inverse)
-    first_hidden = -(-max(num_visible, 0) // LANES) * LANES
-    for token in range(0, first_hidden, LANES):
-        weight = multiply(load(scores, start + token), inverses)
-        _store_weights(weights, high + token, low + token, weight)
-    for token in range(first_hidden, end, LANES):
+        steps = multiply(load_steps(values, places[2 * MAX_RUNS + num_whole]), inverses)
+        _store_weights(weights, high + edge, low + edge, larger(multiply(weight, steps), zeros))
+        edge += LANES
+    for token in range(edge, num_runs * LANES, LANES):
         _store_weights(weights, high + token, low + token, zeros)
     return top, total(weight_sum), step
 

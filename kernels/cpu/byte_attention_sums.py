@@ -180,16 +180,18 @@ def _weigh_rows(rows: int) -> Any:
     return weigh_rows
 
 
-_score_1, _score_2, _score_4 = _score_rows(1), _score_rows(2), _score_rows(4)
-_weigh_1, _weigh_2, _weigh_4 = _weigh_rows(1), _weigh_rows(2), _weigh_rows(4)
+_score_1, _score_2, _score_3, _score_4 = (_score_rows(rows) for rows in (1, 2, 3, 4))
+_weigh_1, _weigh_2, _weigh_3, _weigh_4 = (_weigh_rows(rows) for rows in (1, 2, 3, 4))
 
 
 @leaf
 def score_vectors(queries, num_rows, head_dim, keys, place, other, block_size, sums):
-    """Sums of two runs of keys, which may be the same. Rows up to the next even number are computed too."""
+    """Sums of two runs of keys, which may be the same."""
     for row in range(0, num_rows, 4):
-        if num_rows - row > 2:
+        if num_rows - row > 3:
             _score_4(queries, row, head_dim, keys, place, other, block_size, sums)
+        elif num_rows - row == 3:
+            _score_3(queries, row, head_dim, keys, place, other, block_size, sums)
         elif num_rows - row == 2:
             _score_2(queries, row, head_dim, keys, place, other, block_size, sums)
         else:
@@ -200,8 +202,10 @@ def score_vectors(queries, num_rows, head_dim, keys, place, other, block_size, s
 def weigh_vectors(weights, num_rows, head_dim, num_runs, values, places, dim, other, ahead, sums):
     """Sums of the columns of values from two dimensions on, which may be the same."""
     for row in range(0, num_rows, 4):
-        if num_rows - row > 2:
+        if num_rows - row > 3:
             _weigh_4(weights, row, head_dim, num_runs, values, places, dim, other, ahead, sums)
+        elif num_rows - row == 3:
+            _weigh_3(weights, row, head_dim, num_runs, values, places, dim, other, ahead, sums)
         elif num_rows - row == 2:
             _weigh_2(weights, row, head_dim, num_runs, values, places, dim, other, ahead, sums)
         else:

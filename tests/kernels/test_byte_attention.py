@@ -119,6 +119,21 @@ def test_a_key_that_is_not_a_number_shows_in_its_head_alone(position: int) -> No
         assert found[3:].isfinite().all()
 
 
+@pytest.mark.parametrize("position", [3, 15, 19, 299])
+@pytest.mark.parametrize("num_queries", [1, 9])
+def test_a_value_that_is_not_a_number_shows_in_its_head_alone(position: int, num_queries: int) -> None:
+    case = attention_case([(300, num_queries)], Shape(6, 2, 64, 16), torch.float32)
+    case.values[case.block_tables[0, position // 16], 0, position % 16, 5] = torch.nan
+    _, ordered = in_bytes(case)
+
+    for way in ways(SHAPES[0]):
+        found = attend(ordered, way)
+        assert found[-1, :3].isnan().all()
+        assert found[:, 3:].isfinite().all()
+        if position == 299:
+            assert found[:-1].isfinite().all()
+
+
 def test_queries_and_values_of_nothing_but_zeros_give_means_and_zeros() -> None:
     case = attention_case([(40, 2)], SHAPES[0], torch.float32)
     check(replace(case, query=torch.zeros_like(case.query)), SHAPES[0])
