@@ -27,7 +27,6 @@ from numba.extending import intrinsic
 from kernels.cpu import lowering
 
 __all__ = [
-    "BYTE_CONFIGURATION",
     "CONFIGURATION",
     "LEFT",
     "MORE_SUMS",
@@ -74,7 +73,6 @@ def _configuration(shapes: Sequence[tuple[int, int]]) -> "np.ndarray[tuple[int],
 
 
 CONFIGURATION = _configuration(_SHAPES)
-BYTE_CONFIGURATION = _configuration([(16, 64)] * 4 + [(16, 16)] * 2 + [(4, 64)] * 2)
 WHOLE = _configuration([(16, 64)] * 8)
 
 

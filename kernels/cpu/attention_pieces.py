@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kernels.cpu.amx import BYTE_CONFIGURATION, CONFIGURATION, configure
+from kernels.cpu.amx import CONFIGURATION, WHOLE, configure
 from kernels.cpu.attention import attend, make_workspace
 from kernels.cpu.attention_ahead import forget, heads_together, look_ahead
 from kernels.cpu.attention_plan import TASKS_PER_WORKER
@@ -35,7 +35,7 @@ def configure_for(way):
     if way == REGISTERS:
         configure(CONFIGURATION)
     if way == BYTE_REGISTERS:
-        configure(BYTE_CONFIGURATION)
+        configure(WHOLE)
 
 
 @leaf

@@ -10,21 +10,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 from kernels.byte_linear import PART, TINY
 from kernels.cpu import lowering
 from kernels.cpu.arrays import as_array
-from kernels.cpu.attention_ahead import AHEAD_SIZE, ask
-from kernels.cpu.attention_columns import SCORE_STRIDE, WEIGHT_STRIDE
+from kernels.cpu.attention_ahead import AHEAD_SIZE
+from kernels.cpu.attention_columns import SCORE_STRIDE
 from kernels.cpu.attention_ways import BYTE_REGISTERS
 from kernels.cpu.byte_attention_sums import (
+    DEPTH,
     GROUP_ROWS,
     MAX_ROWS,
     SUMS_SIZE,
-    joined,
+    WEIGHT_STRIDE,
+    copy_values,
+    join_scores,
+    join_weighed,
     place_of,
     score_registers,
     score_vectors,
@@ -40,13 +43,16 @@ from kernels.cpu.vectors import (
     add,
     broadcast,
     larger,
+    larger_magnitude,
     largest,
+    largest_magnitude,
     load,
     mask_from,
     multiply,
+    multiply_add,
     store,
-    subtract,
     total,
+    zero_from,
 )
 from kernels.partitions import PARTITION_TOKENS
 
@@ -55,14 +61,11 @@ __all__ = ["ByteWorkspace", "attend_bytes", "make_byte_workspace"]
 MAX_RUNS = PARTITION_TOKENS // LANES
 VECTOR_ROWS = 4  # so many rows at most are summed faster by vectors than by tile registers
 LOG2_E = np.float32(1.4426950408889634)
-WEIGHT_PART = 256
 WEIGHT_TOP = 65000  # two bytes hold it, and what rough exponentials are above one
 ZERO, TINY_NUMBER, TOP_NUMBER, TOP_INVERSE = (np.float32(x) for x in (0, TINY, WEIGHT_TOP, 1 / WEIGHT_TOP))
 NOTHING = np.float32(-np.inf)
 NO_EXCESS = np.int32(0)
-BYTES = ir.VectorType(ir.IntType(8), LANES)
-
-_join_scores, _join_weighed = joined[PART], joined[WEIGHT_PART]
+WHOLE_NUMBERS_BITS = int(np.float32(1 << 23).view(np.int32))
 
 
 class ByteWorkspace(NamedTuple):
@@ -71,10 +74,13 @@ class ByteWorkspace(NamedTuple):
     queries: npt.NDArray[np.int8]  # [num_workers, 2 * MAX_ROWS * head_dim], in groups
     steps: npt.NDArray[np.float32]  # [num_workers, 2 * MAX_ROWS], of queries
     excesses: npt.NDArray[np.int32]  # [num_workers, 4 * MAX_ROWS]
-    scores: npt.NDArray[np.float32]  # [num_workers, MAX_ROWS * SCORE_STRIDE]
+    scores: npt.NDArray[np.float32]  # [num_workers, 2 * MAX_ROWS * SCORE_STRIDE], in groups; sums at first
     weights: npt.NDArray[np.uint8]  # [num_workers, 2 * MAX_ROWS * WEIGHT_STRIDE], in groups
     weight_steps: npt.NDArray[np.float32]  # [num_workers, MAX_ROWS]
-    peaks: npt.NDArray[np.float32]  # [num_workers, MAX_RUNS + 1], of values' steps
+    key_steps: npt.NDArray[np.float32]  # [num_workers, (MAX_RUNS + 1) * LANES]
+    value_steps: npt.NDArray[np.float32]  # [num_workers, (MAX_RUNS + 1) * LANES]
+    peaks: npt.NDArray[np.float32]  # [num_workers, (MAX_RUNS + 1) * LANES]
+    values: npt.NDArray[np.int8]  # [num_workers, PARTITION_TOKENS * head_dim], as tile registers take them
     sums: npt.NDArray[np.int32]  # [num_workers, SUMS_SIZE]
     places: npt.NDArray[np.int64]  # [num_workers, 3 * MAX_RUNS]: keys, values, steps
     ahead: npt.NDArray[np.int64]  # [num_workers, AHEAD_SIZE], zeros at first
@@ -90,10 +96,13 @@ def make_byte_workspace(num_workers: int, head_dim: int) -> ByteWorkspace:
         queries=fresh(2 * MAX_ROWS * head_dim, torch.int8),
         steps=fresh(2 * MAX_ROWS, torch.float32),
         excesses=fresh(4 * MAX_ROWS, torch.int32),
-        scores=fresh(MAX_ROWS * SCORE_STRIDE, torch.float32),
+        scores=fresh(2 * MAX_ROWS * SCORE_STRIDE, torch.float32),
         weights=fresh(2 * MAX_ROWS * WEIGHT_STRIDE, torch.uint8),
         weight_steps=fresh(MAX_ROWS, torch.float32),
-        peaks=fresh(MAX_RUNS + 1, torch.float32),
+        key_steps=fresh((MAX_RUNS + 1) * LANES, torch.float32),
+        value_steps=fresh((MAX_RUNS + 1) * LANES, torch.float32),
+        peaks=fresh((MAX_RUNS + 1) * LANES, torch.float32),
+        values=fresh(PARTITION_TOKENS * head_dim, torch.int8),
         sums=fresh(SUMS_SIZE, torch.int32),
         places=fresh(3 * MAX_RUNS, torch.int64),
         ahead=fresh(AHEAD_SIZE, torch.int64),
@@ -108,9 +117,13 @@ def attend_bytes(task, head, members, query, keys, values, block_tables, scale, 
     places, ahead, sums = work.places[worker], work.ahead[worker], work.sums[worker]
     _find_runs(task, head, keys.shape[1], head_dim, block_size, block_tables, places)
     queries, scores, weights = work.queries[worker], work.scores[worker], work.weights[worker]
-    weight_steps, peaks = work.weight_steps[worker], work.peaks[worker]
-    _find_peaks(values, places, num_runs, peaks)
-    parts = queries, queries[GROUP_ROWS * head_dim :], work.steps[worker], work.excesses[worker]
+    query_steps, excesses, weight_steps = work.steps[worker], work.excesses[worker], work.weight_steps[worker]
+    parts = queries, queries[GROUP_ROWS * head_dim :], query_steps, excesses
+    key_steps, value_steps = work.key_steps[worker], work.value_steps[worker]
+    peaks, copy = work.peaks[worker], work.values[worker]
+    _find_steps(keys, values, places, task.num_seen, num_runs, key_steps, value_steps, peaks)
+    if way == BYTE_REGISTERS and task.num_rows > VECTOR_ROWS:
+        copy_values(values, places[MAX_RUNS:], num_runs, head_dim, copy)
     first_row = task.row + head * task.num_rows
     for start in range(0, task.num_rows, MAX_ROWS):
         num_rows = min(MAX_ROWS, task.num_rows - start)
@@ -119,12 +132,17 @@ def attend_bytes(task, head, members, query, keys, values, block_tables, scale, 
             token = members[task.first_member + (start + row) // group].token
             place = (token * query.shape[1] + head * group + (start + row) % group) * head_dim
             split_row(query, place, head_dim, place_of(row), head_dim, parts)
-        _score(use_registers, parts, factor, num_rows, head_dim, num_runs, keys, places, ahead, sums, scores)
+        if use_registers:
+            score_registers(queries, num_rows, head_dim, keys, places, num_runs, block_size, ahead, scores)
+        else:
+            score_vectors(queries, num_rows, head_dim, keys, places, num_runs, block_size, ahead, scores)
         for row in range(num_rows):
-            num_visible = members[task.first_member + (start + row) // group].num_visible
-            place = first_row + start + row
-            partials[1][place], partials[2][place], weight_steps[row] = _softmax_row(
-                scores, row, num_visible, num_runs, values, places, peaks, weights
+            num_visible = max(0, members[task.first_member + (start + row) // group].num_visible)
+            top = _find_scores(scores, row, num_visible, parts, key_steps)
+            row_factor, place = query_steps[place_of(row)] * factor, first_row + start + row
+            partials[1][place] = top * row_factor
+            partials[2][place], weight_steps[row] = _softmax_row(
+                scores, row, row_factor, top, num_visible, num_runs, value_steps, peaks, weights
             )
         outs = partials[0], (first_row + start) * head_dim
         _weigh(
@@ -136,6 +154,7 @@ def attend_bytes(task, head, members, query, keys, values, block_tables, scale, 
             num_runs,
             values,
             places,
+            copy,
             ahead,
             sums,
             outs,
@@ -156,109 +175,119 @@ def _find_runs(task, head, num_kv_heads, head_dim, block_size, block_tables, pla
 
 
 @leaf
-def _score(use_registers, parts, factor, num_rows, head_dim, num_runs, keys, places, ahead, sums, scores):
-    """Scores, in powers of two."""
-    queries, _, query_steps, excesses = parts
-    block_size = keys.shape[3]
-    for run in range(0, num_runs, 2):
-        other = min(run + 1, num_runs - 1)  # may be the same once more, and agrees with itself
-        ask(ahead)
-        if use_registers:
-            score_registers(queries, num_rows, head_dim, keys, places[run], places[other], block_size, sums)
-        else:
-            score_vectors(queries, num_rows, head_dim, keys, places[run], places[other], block_size, sums)
-        ask(ahead)
-        steps = load_steps(keys, places[2 * MAX_RUNS + run])
-        other_steps = load_steps(keys, places[2 * MAX_RUNS + other])
-        for row in range(num_rows):
-            place = place_of(row)
-            high, low = excesses[2 * place], excesses[2 * place + 1]
-            factors = broadcast(query_steps[place] * factor)
-            score = multiply(_join_scores(sums, place * LANES, high, low), factors)
-            store(scores, row * SCORE_STRIDE + run * LANES, multiply(score, steps))
-            score = multiply(_join_scores(sums, place * LANES + SUMS_SIZE // 2, high, low), factors)
-            store(scores, row * SCORE_STRIDE + other * LANES, multiply(score, other_steps))
+def _find_steps(keys, values, places, num_seen, num_runs, key_steps, value_steps, peaks):
+    """The steps of the segment, zero past the tokens seen, and lane by lane values' largest before each run.
 
-
-@leaf
-def _find_peaks(values, places, num_runs, peaks):
-    """peaks[run]: the largest step of a value before the run, or NaN if there is a NaN among them."""
-    peak = peaks[0] = ZERO
+    NaN counts as the largest. Steps of slots that nobody wrote may be anything.
+    """
+    peak = broadcast(ZERO)
     for run in range(num_runs):
-        peak = _larger_or_nan(peak, load_steps(values, places[2 * MAX_RUNS + run]))
-        peaks[run + 1] = peak
-
-
-@leaf
-def _larger_or_nan(peak, steps):
-    """The larger of a peak and the steps; NaN if any is. Lanes of minus infinity count for nothing."""
-    is_number = peak == peak and not np.isnan(total(steps))
-    return max(peak, largest(steps)) if is_number else np.float32(np.nan)
+        store(peaks, run * LANES, peak)
+        place, num_left = places[2 * MAX_RUNS + run], num_seen - run * LANES
+        store(key_steps, run * LANES, zero_from(load_steps(keys, place), num_left))
+        found = zero_from(load_steps(values, place), num_left)
+        store(value_steps, run * LANES, found)
+        peak = larger_magnitude(peak, found)
+    store(peaks, num_runs * LANES, peak)
+    for steps in (key_steps, value_steps):
+        store(steps, num_runs * LANES, broadcast(ZERO))  # of the other one of a pair
 
 
 @intrinsic
-def _store_weights(typing, weights, high, low, vector):
-    """LANES numbers from 0 to WEIGHT_TOP, rounded, as their high and low parts."""
+def _store_weights(typing, weights, high, low, vector, other):
+    """Twice LANES numbers from 0 to WEIGHT_TOP, rounded, as their high and low parts."""
 
     def codegen(context, builder, signature, arguments):
-        # From 2 ** 23 on the last bit of a float32 number counts one: the lower bits are the rounded number.
-        raised = builder.fadd(arguments[3], lowering.constant(float(1 << 23)))
-        code = builder.bitcast(raised, lowering.INTS)
-        for place, part in (
-            (arguments[1], builder.lshr(code, lowering.int_constant(8))),
-            (arguments[2], code),
-        ):
+        codes = []
+        for numbers in arguments[3:]:
+            # From 2 ** 23 on a float32's last bit counts one: the lower bits are the rounded number.
+            raised = builder.bitcast(builder.fadd(numbers, lowering.constant(float(1 << 23))), lowering.INTS)
+            codes.append(builder.xor(raised, lowering.int_constant(WHOLE_NUMBERS_BITS)))
+        high, low = lowering.split_words(builder, *codes)
+        for place, part in ((arguments[1], high), (arguments[2], low)):
             target = lowering.address(context, builder, arguments[0], weights, place)
-            builder.store(builder.trunc(part, BYTES), builder.bitcast(target, BYTES.as_pointer()), align=1)
+            builder.store(part, builder.bitcast(target, part.type.as_pointer()), align=1)
         return context.get_dummy_value()
 
-    return types.none(weights, types.intp, types.intp, lowering.VECTOR), codegen
+    return types.none(weights, types.intp, types.intp, lowering.VECTOR, lowering.VECTOR), codegen
 
 
 @leaf
-def _softmax_row(scores, row, num_visible, num_runs, values, places, peaks, weights):
-    """A row's weights times the values' steps, zero from num_visible on.
+def _find_scores(scores, row, num_visible, parts, key_steps):
+    """Put a row's scores, but for its own factor, in the place of its high sums. Returns the largest."""
+    start, excesses, together = place_of(row) * SCORE_STRIDE, parts[3], 2 * LANES
+    excess = np.int32(excesses[2 * place_of(row)] * PART + excesses[2 * place_of(row) + 1])
+    highest = other_highest = broadcast(NOTHING)
+    for token in range(0, num_visible, together):
+        score = multiply(join_scores(scores, start + token, excess), load(key_steps, token))
+        other = join_scores(scores, start + token + LANES, excess)
+        other = multiply(other, load(key_steps, token + LANES))
+        store(scores, start + token, score)
+        store(scores, start + token + LANES, other)
+        if num_visible - token < together:
+            score = mask_from(score, num_visible - token)
+            other = mask_from(other, num_visible - token - LANES)
+        highest, other_highest = larger(score, highest), larger(other, other_highest)
+    return largest(larger(highest, other_highest))
 
-    Returns the maximum, in powers of two, the sum of the weights, and the step of what was stored, which goes
-    by the largest step of a value that the row sees.
+
+@leaf
+def _softmax_row(scores, row, factor, top, num_visible, num_runs, value_steps, peaks, weights):
+    """A row's weights times the values' steps, zero from num_visible on, up to a multiple of DEPTH.
+
+    Returns the sum of the weights, and the step of what was stored, which goes by the largest step of a value
+    that the row sees.
     """
-    start, high = row * SCORE_STRIDE, place_of(row) * WEIGHT_STRIDE
-    low = high + GROUP_ROWS * WEIGHT_STRIDE
-    num_whole = max(num_visible, 0) // LANES
-    edge, num_left = num_whole * LANES, max(num_visible, 0) % LANES
-    highest, peak = broadcast(NOTHING), peaks[num_whole]
-    for token in range(0, edge, LANES):
-        highest = larger(load(scores, start + token), highest)
-    if num_left:
-        highest = larger(mask_from(load(scores, start + edge), num_left), highest)
-        steps = load_steps(values, places[2 * MAX_RUNS + num_whole])
-        peak = _larger_or_nan(peak, mask_from(steps, num_left))
-    top = largest(highest)
+    start, high = place_of(row) * SCORE_STRIDE, place_of(row) * WEIGHT_STRIDE
+    low, together = high + GROUP_ROWS * WEIGHT_STRIDE, 2 * LANES
+    whole, edge = num_visible // together * together, num_visible // LANES * LANES
+    last_steps = zero_from(load(value_steps, edge), num_visible - edge)
+    peak = largest_magnitude(larger_magnitude(load(peaks, edge), last_steps))
     step = inverse = ZERO
     if not peak <= TINY_NUMBER:
         step, inverse = peak * TOP_INVERSE, TOP_NUMBER / peak
-    tops, inverses, zeros, weight_sum = broadcast(top), broadcast(inverse), broadcast(ZERO), broadcast(ZERO)
-    for run in range(num_whole):
-        token = run * LANES
-        weight = exp2_rough(subtract(load(scores, start + token), tops))
-        weight_sum = add(weight_sum, weight)
-        steps = multiply(load_steps(values, places[2 * MAX_RUNS + run]), inverses)
-        _store_weights(weights, high + token, low + token, multiply(weight, steps))
-    if num_left:
-        weight = exp2_rough(mask_from(subtract(load(scores, start + edge), tops), num_left))
-        weight_sum = add(weight_sum, weight)
-        # Steps of slots that nobody wrote may be NaN, and their weights are zero.
-        steps = multiply(load_steps(values, places[2 * MAX_RUNS + num_whole]), inverses)
-        _store_weights(weights, high + edge, low + edge, larger(multiply(weight, steps), zeros))
-        edge += LANES
-    for token in range(edge, num_runs * LANES, LANES):
-        _store_weights(weights, high + token, low + token, zeros)
-    return top, total(weight_sum), step
+    scale, shift = broadcast(factor), broadcast(-(top * factor))
+    inverses, zeros = broadcast(inverse), broadcast(ZERO)
+    weight_sum = other_sum = zeros
+    for token in range(0, whole, together):
+        weight = exp2_rough(multiply_add(load(scores, start + token), scale, shift))
+        other = exp2_rough(multiply_add(load(scores, start + token + LANES), scale, shift))
+        weight_sum, other_sum = add(weight_sum, weight), add(other_sum, other)
+        weight = multiply(weight, multiply(load(value_steps, token), inverses))
+        other = multiply(other, multiply(load(value_steps, token + LANES), inverses))
+        _store_weights(weights, high + token, low + token, weight, other)
+    if whole < num_visible:
+        left = num_visible - whole
+        weight = multiply_add(load(scores, start + whole), scale, shift)
+        other = multiply_add(load(scores, start + whole + LANES), scale, shift)
+        weight, other = exp2_rough(mask_from(weight, left)), exp2_rough(mask_from(other, left - LANES))
+        weight_sum, other_sum = add(weight_sum, weight), add(other_sum, other)
+        # A value that the row does not see may be NaN, and its weight is zero.
+        weight = multiply(weight, multiply(load(value_steps, whole), inverses))
+        other = multiply(other, multiply(load(value_steps, whole + LANES), inverses))
+        _store_weights(
+            weights, high + whole, low + whole, zero_from(weight, left), zero_from(other, left - LANES)
+        )
+        whole += together
+    for token in range(whole, -(-num_runs * LANES // DEPTH) * DEPTH, together):
+        _store_weights(weights, high + token, low + token, zeros, zeros)
+    return total(add(weight_sum, other_sum)), step
 
 
 @leaf
 def _weigh(
-    use_registers, weights, weight_steps, num_rows, head_dim, num_runs, values, places, ahead, sums, outs
+    use_registers,
+    weights,
+    weight_steps,
+    num_rows,
+    head_dim,
+    num_runs,
+    values,
+    places,
+    copy,
+    ahead,
+    sums,
+    outs,
 ):
     """Sums of values by weight, into rows of `outs`: an array, and where the first row begins."""
     out, first = outs
@@ -267,9 +296,7 @@ def _weigh(
         dim = min(chunk, max(head_dim - 2 * LANES, 0))  # chunks may overlap, and agree where they do
         other = min(dim + LANES, head_dim - LANES)
         if use_registers:
-            weigh_registers(
-                weights, num_rows, head_dim, num_runs, values, value_places, dim, other, ahead, sums
-            )
+            weigh_registers(weights, num_rows, head_dim, num_runs, copy, dim, other, ahead, sums)
         else:
             weigh_vectors(
                 weights, num_rows, head_dim, num_runs, values, value_places, dim, other, ahead, sums
@@ -277,7 +304,7 @@ def _weigh(
         for row in range(num_rows):
             place, target = place_of(row) * LANES, first + row * head_dim
             steps = broadcast(weight_steps[row])
-            weighed = _join_weighed(sums, place, NO_EXCESS, NO_EXCESS)
+            weighed = join_weighed(sums, place, NO_EXCESS)
             store(out, target + dim, multiply(weighed, steps))
-            weighed = _join_weighed(sums, place + SUMS_SIZE // 2, NO_EXCESS, NO_EXCESS)
+            weighed = join_weighed(sums, place + SUMS_SIZE // 2, NO_EXCESS)
             store(out, target + other, multiply(weighed, steps))

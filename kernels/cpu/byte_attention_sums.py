@@ -12,6 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from kernels.byte_linear import PART
 from kernels.cpu import lowering
 from kernels.cpu.amx import (
     LEFT,
@@ -29,19 +30,25 @@ from kernels.cpu.amx import (
     store,
 )
 from kernels.cpu.attention_ahead import ask
-from kernels.cpu.attention_columns import WEIGHT_STRIDE
+from kernels.cpu.attention_columns import SCORE_STRIDE
 from kernels.cpu.byte_blocks import TOGETHER
 from kernels.cpu.integer_tiles import HAS_VNNI, dot_bytes
 from kernels.cpu.leaf import leaf
 from kernels.cpu.tiles import zero_tile
 from kernels.cpu.vectors import LANES
+from kernels.partitions import PARTITION_TOKENS
 
 __all__ = [
+    "DEPTH",
     "GROUP_ROWS",
     "MAX_ROWS",
     "SUMS_SIZE",
     "TILE_ROWS",
-    "joined",
+    "WEIGHT_PART",
+    "WEIGHT_STRIDE",
+    "copy_values",
+    "join_scores",
+    "join_weighed",
     "place_of",
     "score_registers",
     "score_vectors",
@@ -55,7 +62,10 @@ MAX_ROWS = 2 * GROUP_ROWS
 HALF_SIZE = MAX_ROWS * 2 * LANES  # sums of one run or column
 SUMS_SIZE = 2 * HALF_SIZE
 VECTOR_BYTES = 64
-DEPTH = 64  # dimensions that a tile register holds of each row
+SCORE_BYTES = 4 * SCORE_STRIDE
+DEPTH = 64  # dimensions or tokens that a tile register holds of each row
+WEIGHT_PART = 256  # what the high part of a weight counts
+WEIGHT_STRIDE = PARTITION_TOKENS + VECTOR_BYTES  # whole lines, and not a power of two of them
 
 INDEX = ir.IntType(64)
 
@@ -102,43 +112,71 @@ _add_keys = _adding(is_left_signed=True)  # keys' codes are unsigned
 _add_values = _adding(is_left_signed=False)  # weights are unsigned
 
 
-@intrinsic
-def _store_sums(typing, tile, sums, place):
-    """Of each row of the tile its high and low sums, of both halves."""
+def _storing(stride: int) -> Any:
+    def store_sums(typing, tile, sums, place, other):
+        """Of each row of the tile its high and low sums: both halves, each at its own place."""
 
-    def codegen(context, builder, signature, arguments):
-        for number in range(tile.rows):
-            half, part, row = number % 2, number // 2 % 2, number // 4
-            offset = half * HALF_SIZE + (part * GROUP_ROWS + row) * LANES
-            address = lowering.address(
-                context, builder, arguments[1], sums, builder.add(arguments[2], ir.Constant(INDEX, offset))
-            )
-            vector = builder.extract_value(arguments[0], number)
-            builder.store(vector, builder.bitcast(address, lowering.FLOATS.as_pointer()), align=4)
-        return context.get_dummy_value()
-
-    return types.none(tile, sums, types.intp), codegen
-
-
-def _joining(part: int) -> Any:
-    def join(typing, sums, place, high_excess, low_excess):
         def codegen(context, builder, signature, arguments):
-            floats = []
-            for index in range(2):
-                offset = builder.add(arguments[1], ir.Constant(INDEX, index * GROUP_ROWS * LANES))
-                address = lowering.address(context, builder, arguments[0], sums, offset)
-                number = builder.load(builder.bitcast(address, lowering.INTS.as_pointer()), align=4)
-                excess = lowering.splat(builder, arguments[2 + index], lowering.INTS)
-                floats.append(builder.sitofp(builder.sub(number, excess), lowering.FLOATS))
-            return lowering.fma(builder, floats[0], lowering.constant(float(part)), floats[1])
+            for number in range(tile.rows):
+                half, part, row = number % 2, number // 2 % 2, number // 4
+                skip = ir.Constant(INDEX, (part * GROUP_ROWS + row) * stride)
+                start = builder.add(arguments[2 + half], skip)
+                address = lowering.address(context, builder, arguments[1], sums, start)
+                vector = builder.extract_value(arguments[0], number)
+                builder.store(vector, builder.bitcast(address, lowering.FLOATS.as_pointer()), align=4)
+            return context.get_dummy_value()
 
-        return lowering.VECTOR(sums, types.intp, types.int32, types.int32), codegen
+        return types.none(tile, sums, types.intp, types.intp), codegen
+
+    return intrinsic(store_sums)
+
+
+_store_scores, _store_weighed = _storing(SCORE_STRIDE), _storing(LANES)
+
+
+def _joining(part: int, stride: int) -> Any:
+    def join(typing, sums, place, excess):
+        def codegen(context, builder, signature, arguments):
+            numbers = []
+            for index in range(2):
+                offset = builder.add(arguments[1], ir.Constant(INDEX, index * GROUP_ROWS * stride))
+                address = lowering.address(context, builder, arguments[0], sums, offset)
+                numbers.append(builder.load(builder.bitcast(address, lowering.INTS.as_pointer()), align=4))
+            high = builder.mul(numbers[0], lowering.int_constant(part))
+            excess = lowering.splat(builder, arguments[2], lowering.INTS)
+            exact = builder.sub(builder.add(high, numbers[1]), excess)  # what is lost above comes back
+            return builder.sitofp(exact, lowering.FLOATS)
+
+        return lowering.VECTOR(sums, types.intp, types.int32), codegen
 
     return intrinsic(join)
 
 
-# (sums, place of a row's high ones, excess of the high ones, of the low ones): as one vector of floats.
-joined = {part: _joining(part) for part in (128, 256)}
+# (sums, place of a row's high ones, by how much all is too large): as one vector of floats.
+join_scores, join_weighed = _joining(PART, SCORE_STRIDE), _joining(WEIGHT_PART, LANES)
+
+
+@intrinsic
+def _copy_line(typing, source, place, target, start):
+    def codegen(context, builder, signature, arguments):
+        addresses = [
+            lowering.address(context, builder, arguments[at], signature.args[at], arguments[at + 1])
+            for at in (0, 2)
+        ]
+        source, target = (builder.bitcast(address, lowering.INTS.as_pointer()) for address in addresses)
+        builder.store(builder.load(source, align=1), target, align=1)
+        return context.get_dummy_value()
+
+    return types.none(source, types.intp, target, types.intp), codegen
+
+
+@leaf
+def copy_values(values, places, num_runs, head_dim, copy):
+    """Runs of values one behind the other, as `weigh_registers` takes them."""
+    size = LANES * head_dim
+    for run in range(num_runs):
+        for byte in range(0, size, VECTOR_BYTES):
+            _copy_line(values, places[run] + byte, copy, run * size + byte)
 
 
 def _score_rows(rows: int) -> Any:
@@ -146,14 +184,15 @@ def _score_rows(rows: int) -> Any:
     num_vectors = 4 * rows
 
     @leaf
-    def score_rows(queries, row, head_dim, keys, place, other, block_size, sums):
+    def score_rows(queries, row, head_dim, keys, place, other, block_size, sums, column, other_column):
         tile = zero_tile(num_vectors)
         high = place_of(row) * head_dim
         low = high + GROUP_ROWS * head_dim
         for dim in range(0, head_dim, TOGETHER):
             skip = dim * block_size
             tile = _add_keys(tile, queries, high + dim, low + dim, head_dim, keys, place + skip, other + skip)
-        _store_sums(tile, sums, place_of(row) * LANES)
+        start = place_of(row) * SCORE_STRIDE
+        _store_scores(tile, sums, start + column, start + other_column)
 
     return score_rows
 
@@ -175,7 +214,8 @@ def _weigh_rows(rows: int) -> Any:
                 tile = _add_values(
                     tile, weights, high + slot, low + slot, WEIGHT_STRIDE, values, column, other_column
                 )
-        _store_sums(tile, sums, place_of(row) * LANES)
+        start = place_of(row) * LANES
+        _store_weighed(tile, sums, start, start + HALF_SIZE)
 
     return weigh_rows
 
@@ -185,17 +225,65 @@ _weigh_1, _weigh_2, _weigh_3, _weigh_4 = (_weigh_rows(rows) for rows in (1, 2, 3
 
 
 @leaf
-def score_vectors(queries, num_rows, head_dim, keys, place, other, block_size, sums):
-    """Sums of two runs of keys, which may be the same."""
-    for row in range(0, num_rows, 4):
-        if num_rows - row > 3:
-            _score_4(queries, row, head_dim, keys, place, other, block_size, sums)
-        elif num_rows - row == 3:
-            _score_3(queries, row, head_dim, keys, place, other, block_size, sums)
-        elif num_rows - row == 2:
-            _score_2(queries, row, head_dim, keys, place, other, block_size, sums)
-        else:
-            _score_1(queries, row, head_dim, keys, place, other, block_size, sums)
+def score_vectors(queries, num_rows, head_dim, keys, places, num_runs, block_size, ahead, sums):
+    """Sums of runs of keys: int32, a row's SCORE_STRIDE apart and in groups as the queries are."""
+    for run in range(0, num_runs, 2):
+        other = min(run + 1, num_runs - 1)  # may be the same once more, and agrees with itself
+        ask(ahead)
+        ask(ahead)
+        for row in range(0, num_rows, 4):
+            if num_rows - row > 3:
+                _score_4(
+                    queries,
+                    row,
+                    head_dim,
+                    keys,
+                    places[run],
+                    places[other],
+                    block_size,
+                    sums,
+                    run * LANES,
+                    other * LANES,
+                )
+            elif num_rows - row == 3:
+                _score_3(
+                    queries,
+                    row,
+                    head_dim,
+                    keys,
+                    places[run],
+                    places[other],
+                    block_size,
+                    sums,
+                    run * LANES,
+                    other * LANES,
+                )
+            elif num_rows - row == 2:
+                _score_2(
+                    queries,
+                    row,
+                    head_dim,
+                    keys,
+                    places[run],
+                    places[other],
+                    block_size,
+                    sums,
+                    run * LANES,
+                    other * LANES,
+                )
+            else:
+                _score_1(
+                    queries,
+                    row,
+                    head_dim,
+                    keys,
+                    places[run],
+                    places[other],
+                    block_size,
+                    sums,
+                    run * LANES,
+                    other * LANES,
+                )
 
 
 @leaf
@@ -213,28 +301,28 @@ def weigh_vectors(weights, num_rows, head_dim, num_runs, values, places, dim, ot
 
 
 @leaf
-def score_registers(queries, num_rows, head_dim, keys, place, other, block_size, sums):
+def score_registers(queries, num_rows, head_dim, keys, places, num_runs, block_size, ahead, sums):
     """As `score_vectors`. `head_dim` is a multiple of DEPTH."""
-    if num_rows > GROUP_ROWS:
-        _score_two(queries, head_dim, keys, place, block_size, sums, 0)
-        _score_two(queries, head_dim, keys, other, block_size, sums, HALF_SIZE)
-    else:
-        _score_one(queries, head_dim, keys, place, block_size, sums, 0)
-        _score_one(queries, head_dim, keys, other, block_size, sums, HALF_SIZE)
+    for run in range(num_runs):
+        ask(ahead)
+        if num_rows > GROUP_ROWS:
+            _score_two(queries, head_dim, keys, places[run], block_size, sums, run * LANES)
+        else:
+            _score_one(queries, head_dim, keys, places[run], block_size, sums, run * LANES)
 
 
 @leaf
-def _score_one(queries, head_dim, keys, place, block_size, sums, target):
+def _score_one(queries, head_dim, keys, place, block_size, sums, column):
     clear(SUMS)
     for dim in range(0, head_dim, DEPTH):
         load(OTHER, keys, place + dim * block_size, TOGETHER * block_size)
         load(WIDE, queries, dim, head_dim)
         add_byte_products(SUMS, WIDE, OTHER)
-    store(SUMS, sums, target, VECTOR_BYTES)
+    store(SUMS, sums, column, SCORE_BYTES)
 
 
 @leaf
-def _score_two(queries, head_dim, keys, place, block_size, sums, target):
+def _score_two(queries, head_dim, keys, place, block_size, sums, column):
     clear(SUMS)
     clear(MORE_SUMS)
     for dim in range(0, head_dim, DEPTH):
@@ -243,50 +331,52 @@ def _score_two(queries, head_dim, keys, place, block_size, sums, target):
         add_byte_products(SUMS, WIDE, OTHER)
         load(WIDE, queries, TILE_ROWS * head_dim + dim, head_dim)
         add_byte_products(MORE_SUMS, WIDE, OTHER)
-    store(SUMS, sums, target, VECTOR_BYTES)
-    store(MORE_SUMS, sums, target + TILE_ROWS * LANES, VECTOR_BYTES)
+    store(SUMS, sums, column, SCORE_BYTES)
+    store(MORE_SUMS, sums, TILE_ROWS * SCORE_STRIDE + column, SCORE_BYTES)
 
 
 @leaf
-def weigh_registers(weights, num_rows, head_dim, num_runs, values, places, dim, other, ahead, sums):
-    """As `weigh_vectors`."""
+def weigh_registers(weights, num_rows, head_dim, num_runs, values, dim, other, ahead, sums):
+    """As `weigh_vectors`, of values from `copy_values`. Weights are zero up to a multiple of DEPTH tokens."""
     if num_rows > GROUP_ROWS:
-        _weigh_two(weights, head_dim, num_runs, values, places, dim, other, ahead, sums)
+        _weigh_two(weights, head_dim, num_runs, values, dim, other, ahead, sums)
     else:
-        _weigh_one(weights, head_dim, num_runs, values, places, dim, other, ahead, sums)
+        _weigh_one(weights, head_dim, num_runs, values, dim, other, ahead, sums)
 
 
 @leaf
-def _weigh_one(weights, head_dim, num_runs, values, places, dim, other, ahead, sums):
+def _weigh_one(weights, head_dim, num_runs, values, dim, other, ahead, sums):
     clear(SUMS)
     clear(MORE_SUMS)
     stride = TOGETHER * head_dim
-    for run in range(num_runs):
-        ask(ahead)
-        load(LEFT, weights, run * LANES, WEIGHT_STRIDE)
-        load(RIGHT, values, places[run] + TOGETHER * dim, stride)
+    for token in range(0, num_runs * LANES, DEPTH):
+        for _ in range(DEPTH // LANES):
+            ask(ahead)
+        load(LEFT, weights, token, WEIGHT_STRIDE)
+        load(RIGHT, values, token * head_dim + TOGETHER * dim, stride)
         add_unsigned_products(SUMS, LEFT, RIGHT)
-        load(OTHER_RIGHT, values, places[run] + TOGETHER * other, stride)
+        load(OTHER_RIGHT, values, token * head_dim + TOGETHER * other, stride)
         add_unsigned_products(MORE_SUMS, LEFT, OTHER_RIGHT)
     store(SUMS, sums, 0, VECTOR_BYTES)
     store(MORE_SUMS, sums, HALF_SIZE, VECTOR_BYTES)
 
 
 @leaf
-def _weigh_two(weights, head_dim, num_runs, values, places, dim, other, ahead, sums):
+def _weigh_two(weights, head_dim, num_runs, values, dim, other, ahead, sums):
     clear(SUMS)
     clear(MORE_SUMS)
     clear(WIDE)  # here two more registers of sums
     clear(OTHER)
     stride, more = TOGETHER * head_dim, TILE_ROWS * WEIGHT_STRIDE
-    for run in range(num_runs):
-        ask(ahead)
-        load(LEFT, weights, run * LANES, WEIGHT_STRIDE)
-        load(OTHER_LEFT, weights, more + run * LANES, WEIGHT_STRIDE)
-        load(RIGHT, values, places[run] + TOGETHER * dim, stride)
+    for token in range(0, num_runs * LANES, DEPTH):
+        for _ in range(DEPTH // LANES):
+            ask(ahead)
+        load(LEFT, weights, token, WEIGHT_STRIDE)
+        load(OTHER_LEFT, weights, more + token, WEIGHT_STRIDE)
+        load(RIGHT, values, token * head_dim + TOGETHER * dim, stride)
         add_unsigned_products(SUMS, LEFT, RIGHT)
         add_unsigned_products(WIDE, OTHER_LEFT, RIGHT)
-        load(OTHER_RIGHT, values, places[run] + TOGETHER * other, stride)
+        load(OTHER_RIGHT, values, token * head_dim + TOGETHER * other, stride)
         add_unsigned_products(MORE_SUMS, LEFT, OTHER_RIGHT)
         add_unsigned_products(OTHER, OTHER_LEFT, OTHER_RIGHT)
     store(SUMS, sums, 0, VECTOR_BYTES)

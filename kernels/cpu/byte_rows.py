@@ -19,23 +19,28 @@ __all__ = ["product_vector", "split_row"]
 
 ZERO, TINY_NUMBER, TOP_NUMBER, TOP_INVERSE = (np.float32(x) for x in (0, TINY, INPUT_TOP, 1 / INPUT_TOP))
 CODE_OFFSET = 128
+# Near this a float32's last bit counts one: adding it rounds, to even, and the lower bits are the result.
+WHOLE_NUMBERS = np.float32(1.5 * 2**23)
+WHOLE_NUMBERS_BITS = int(WHOLE_NUMBERS.view(np.int32))
 BYTES = ir.VectorType(ir.IntType(8), LANES)
 INDEX = ir.IntType(64)
 
 
 @intrinsic
 def _store_parts(typing, numbers, sums, high, low, offset):
-    """Store LANES numbers as their high and low parts. Returns the parts' sums, lane by lane, as bits."""
+    """Store LANES numbers, at most INPUT_TOP, as their high and low parts; NaN as anything.
+
+    Returns the parts' sums, lane by lane, as bits.
+    """
 
     def codegen(context, builder, signature, arguments):
-        number = lowering.call(builder, f"llvm.rint.v{LANES}f32", [arguments[0]])
-        # The numeric bound is what these choose over NaN.
-        number = lowering.call(builder, f"llvm.minnum.v{LANES}f32", [number, lowering.constant(INPUT_TOP)])
-        number = lowering.call(builder, f"llvm.maxnum.v{LANES}f32", [number, lowering.constant(-INPUT_TOP)])
-        code = builder.fptosi(number, lowering.INTS)
-        raised = builder.add(code, lowering.int_constant(PART // 2))
+        number = builder.fadd(arguments[0], lowering.constant(WHOLE_NUMBERS))
+        raised = builder.sub(
+            builder.bitcast(number, lowering.INTS), lowering.int_constant(WHOLE_NUMBERS_BITS - PART // 2)
+        )
         upper = builder.ashr(raised, lowering.int_constant(PART.bit_length() - 1))
-        lower = builder.sub(code, builder.mul(upper, lowering.int_constant(PART)))
+        lower = builder.and_(raised, lowering.int_constant(PART - 1))
+        lower = builder.sub(lower, lowering.int_constant(PART // 2))
         totals = []
         for index, (data, kind, part) in enumerate(((arguments[2], high, upper), (arguments[3], low, lower))):
             place = lowering.address(context, builder, data, kind, arguments[4])

@@ -38,6 +38,7 @@ __all__ = [
     "round_lanes",
     "rounded",
     "splat",
+    "split_words",
     "store",
     "widen",
 ]
@@ -124,6 +125,30 @@ def splat(builder: Any, value: Any, kind: Any) -> Any:
     single = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(INT32, 0))
     zeros = ir.Constant(ir.VectorType(INT32, kind.count), [0] * kind.count)
     return builder.shuffle_vector(single, ir.Constant(kind, ir.Undefined), zeros)
+
+
+def split_words(builder: Any, first: Any, second: Any) -> tuple[Any, Any]:
+    """The high and the low bytes of two INTS from 0 to 65535, one behind the other."""
+    kind = ir.VectorType(SHORT, 2 * LANES)
+    if FEATURES.get("avx512bw", False) and FEATURES.get("avx512vbmi", False):
+        # Packed in one instruction, four of the one and four of the other in turn, and ordered in another.
+        words = call(builder, "llvm.x86.avx512.packusdw.512", [first, second], kind)
+        order = [lane // 4 * 8 + lane % 4 for lane in range(LANES)]
+        order += [place + 4 for place in order]
+    else:
+        order = list(range(2 * LANES))
+        lanes = ir.Constant(ir.VectorType(INT32, 2 * LANES), order)
+        words = builder.shuffle_vector(builder.trunc(first, SHORTS), builder.trunc(second, SHORTS), lanes)
+    data = builder.bitcast(words, ir.VectorType(ir.IntType(8), 4 * LANES))
+    high, low = (
+        builder.shuffle_vector(
+            data,
+            ir.Constant(data.type, ir.Undefined),
+            ir.Constant(ir.VectorType(INT32, 2 * LANES), [2 * place + byte for place in order]),
+        )
+        for byte in (1, 0)
+    )
+    return high, low
 
 
 def constant(value: float) -> Any:

@@ -36,6 +36,7 @@ __all__ = [
     "store_scalar",
     "subtract",
     "total",
+    "zero_from",
 ]
 
 
@@ -226,14 +227,18 @@ def largest_magnitude(typing, vector):
     return types.float32(lowering.VECTOR), codegen
 
 
-@intrinsic
-def mask_from(typing, vector, count):
-    """Minus infinity in lane `count` and after."""
+def _replaced_from(number: float) -> Any:
+    def replace(typing, vector, count):
+        def codegen(context, builder, signature, arguments):
+            lanes = ir.Constant(lowering.INTS, list(range(LANES)))
+            limit = lowering.splat(builder, builder.trunc(arguments[1], lowering.INT32), lowering.INTS)
+            kept = builder.icmp_signed("<", lanes, limit)
+            return builder.select(kept, arguments[0], lowering.constant(number))
 
-    def codegen(context, builder, signature, arguments):
-        lanes = ir.Constant(lowering.INTS, list(range(LANES)))
-        limit = lowering.splat(builder, builder.trunc(arguments[1], lowering.INT32), lowering.INTS)
-        kept = builder.icmp_signed("<", lanes, limit)
-        return builder.select(kept, arguments[0], lowering.constant(-math.inf))
+        return lowering.VECTOR(lowering.VECTOR, types.intp), codegen
 
-    return lowering.VECTOR(lowering.VECTOR, types.intp), codegen
+    return intrinsic(replace)
+
+
+mask_from = _replaced_from(-math.inf)  # (vector, count): minus infinity in lane `count` and after
+zero_from = _replaced_from(0.0)
