@@ -64,8 +64,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     file has them, 4 or 8 bits, and inputs of 8. "auto" is "int8" for bfloat16 on a CPU that
     multiplies bytes (AVX-512 VNNI), else "full".
     """
-    kv_dtype: Literal["full", "int8"] = "full"
-    """Keys and values: in `dtype`, or in 8 bits with a step for each token's of each head, on a CPU."""
+    kv_dtype: Literal["auto", "full", "int8"] = "auto"
+    """Keys and values: in `dtype`, or in 8 bits with a step for each token's of each head, on a CPU. "auto"
+    is "int8" where `products` are and the heads' dimensions allow it, else "full".
+    """
     deterministic: bool = False  # a sequence's logits do not depend on its company, bit for bit
     speculation: Literal["off", "ngram", "draft"] = "off"
     draft_model: str | None = None  # None: the model itself, cut to `draft_layers`

@@ -206,7 +206,7 @@ def load_runner(config: EngineConfig) -> ModelRunner:
             f"max_context is {config.max_context}, more than the {model.context_length} that the model can"
         )
     draft = load_draft(config, model, dtype)
-    kv_dtype = _kv_dtype(config, model, dtype)
+    kv_dtype = _kv_dtype(config, model, dtype, products)
     pool = _take_pool(model, config, kernels, draft, kv_dtype)
     mark = b""
     if config.disk_folder is not None:
@@ -310,10 +310,12 @@ def _open_disk(config: EngineConfig, runner: ModelRunner, folder: Path) -> DiskS
     return disk
 
 
-def _kv_dtype(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> torch.dtype:
+def _kv_dtype(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, products: str) -> torch.dtype:
     """The type of keys and values. Raises ValueError for 8 bits where there are none."""
     if config.kv_dtype == "full":
         return dtype
+    if config.kv_dtype == "auto":
+        return torch.int8 if products == "int8" and takes_bytes(model.head_dim) else dtype
     if config.device != "cpu":
         raise ValueError('kv_dtype is "int8", which only the CPU has: set it to "full" on a GPU')
     if not takes_bytes(model.head_dim):

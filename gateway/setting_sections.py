@@ -88,7 +88,7 @@ class EngineSettings(_Section):
     products: Literal["auto", "full", "int8", "packed"] = (
         "auto"  # in dtype, in 8 bits, or as the file has them
     )
-    kv_dtype: Literal["full", "int8"] = "full"  # keys and values: in dtype, or in 8 bits
+    kv_dtype: Literal["auto", "full", "int8"] = "auto"  # keys and values: in dtype, or in 8 bits
     deterministic: bool = False  # answers do not depend, bit for bit, on who runs beside
     block_size: int = Field(16, ge=1, le=256)
     kv_bytes: Bytes = 1 << 30

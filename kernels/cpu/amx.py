@@ -1,13 +1,11 @@
 """Tile registers of Intel's AMX: small matrix products as one instruction.
 
-Owns the instructions and three configurations of the eight registers. In WHOLE all of them have 16 rows of 64
+Owns the instructions and two configurations of the eight registers. In WHOLE all of them have 16 rows of 64
 bytes. In CONFIGURATION each gets rows of so many bytes:
 
     SUMS, MORE_SUMS, WIDE, OTHER   16 rows of 64 bytes
     LEFT, OTHER_LEFT               16 rows of 32 bytes
     RIGHT, OTHER_RIGHT              8 rows of 64 bytes
-
-and in BYTE_CONFIGURATION the last two lines are 16 rows of 16 bytes, and 4 rows of 64 bytes.
 
 A thread calls `configure` before the others and `release` at last. See Intel's "Architecture Instruction Set
 Extensions Programming Reference", chapter 3.

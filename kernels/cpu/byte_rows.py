@@ -34,7 +34,7 @@ def _store_parts(typing, numbers, sums, high, low, offset):
     """
 
     def codegen(context, builder, signature, arguments):
-        number = builder.fadd(arguments[0], lowering.constant(WHOLE_NUMBERS))
+        number = builder.fadd(arguments[0], lowering.constant(float(WHOLE_NUMBERS)))
         raised = builder.sub(
             builder.bitcast(number, lowering.INTS), lowering.int_constant(WHOLE_NUMBERS_BITS - PART // 2)
         )

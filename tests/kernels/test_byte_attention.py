@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from engine.runner import load_runner
 from kernels import Kernels
 from kernels.byte_cache import STEP_BYTES, read_heads, round_heads
 from kernels.cpu.amx import is_usable
-from kernels.cpu.attention_ways import BYTE_REGISTERS, BYTES, way_for
+from kernels.cpu.attention_ways import BYTE_REGISTERS, BYTES
 from kernels.cpu.paged_attention import paged_attention
 from tests.engine.checkpoints import random_model, write_checkpoint
 from tests.kernels.pools import AttentionCase, Shape, attention_case, in_bytes
@@ -219,6 +220,15 @@ def test_a_pool_of_8_bits_takes_half_of_the_memory(tmp_path: Path) -> None:
     assert small == pytest.approx(full * 64 / (32 + STEP_BYTES), abs=1)
 
 
-def test_the_fastest_way_is_chosen_by_heads() -> None:
-    assert way_for(torch.int8, 96) == BYTES
-    assert way_for(torch.int8, 64) == (BYTE_REGISTERS if is_usable() else BYTES)
+@pytest.mark.parametrize(
+    ("products", "head_dim", "kind"),
+    [("int8", 32, torch.int8), ("int8", 16, torch.bfloat16), ("full", 32, torch.bfloat16)],
+)
+def test_auto_keeps_8_bits_where_weights_have_them_and_heads_suit(
+    tmp_path: Path, products: Literal["int8", "full"], head_dim: int, kind: torch.dtype
+) -> None:
+    path = write_checkpoint(random_model("llama", hidden_size=64, head_dim=head_dim), tmp_path)
+
+    pool = load_runner(EngineConfig(model=str(path), kv_bytes=1 << 20, products=products)).pool
+
+    assert pool.keys.dtype == kind

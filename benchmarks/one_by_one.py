@@ -1,0 +1,56 @@
+"""transformers' own `generate`, one chat turn after the other: what a server is measured against.
+
+stemma bench one-by-one --model FOLDER [--turns 6] [--users 2]
+
+FOLDER holds a model as transformers reads it. Turns have the lengths of `stemma bench serve --workload chat`:
+a system prompt of 600 tokens, 60 new ones a turn beside 15 of the template, 64 answered, and the whole history
+given again. Greedy, bfloat16, with the cache of keys and values that `generate` keeps within one answer.
+"""
+
+import argparse
+import random
+import time
+
+import torch
+from tqdm import tqdm
+from transformers import AutoModelForCausalLM
+
+SYSTEM_TOKENS, TURN_TOKENS, ANSWER_TOKENS = 600, 75, 64
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--turns", type=int, default=6)
+    parser.add_argument("--users", type=int, default=2)
+    options = parser.parse_args()
+    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.bfloat16)
+    draw = random.Random(0)
+
+    def some_tokens(count: int) -> list[int]:
+        return [draw.randrange(1000, model.config.vocab_size) for _ in range(count)]
+
+    head, seconds = some_tokens(SYSTEM_TOKENS), 0.0
+    num_turns = options.users * options.turns
+    with torch.inference_mode(), tqdm(total=num_turns, unit="turn", disable=None) as bar:
+        for _ in range(options.users):
+            history = list(head)
+            for _ in range(options.turns):
+                history += some_tokens(TURN_TOKENS)
+                prompt = torch.tensor([history])
+                start = time.perf_counter()
+                found = model.generate(
+                    prompt,
+                    attention_mask=torch.ones_like(prompt),
+                    do_sample=False,
+                    min_new_tokens=ANSWER_TOKENS,
+                    max_new_tokens=ANSWER_TOKENS,
+                )
+                seconds += time.perf_counter() - start
+                history = found[0].tolist()
+                bar.update()
+    print(f"{num_turns * ANSWER_TOKENS / seconds:.1f} output tokens a second, one turn after the other")
+
+
+if __name__ == "__main__":
+    main()
