@@ -19,7 +19,9 @@ SYSTEM_TOKENS, TURN_TOKENS, ANSWER_TOKENS = 600, 75, 64
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", required=True)
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--users", type=int, default=2)
