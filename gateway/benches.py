@@ -20,7 +20,7 @@ BENCHES: Mapping[str, str] = {
     "engine": "the bare engine: steps, prompts, batches, many users of one new prompt",
     "gateway": "what the gateway costs by itself: streamed tokens, short requests, memory of open streams",
     "growth": "how cost grows with users, context, history and conversations",
-    "one-by-one": "transformers' own `generate`, one chat turn after the other: what a server is held against",
+    "one-by-one": "transformers' own `generate`, one chat turn after the other, to hold a server against",
     "prefix": "what a shared beginning is worth: the same requests with it cached, and without",
     "profile": "where a step's time goes, beside what the machine could do",
     "quality": "what products, keys and values of few bits cost in quality, and save in time and memory",

@@ -236,13 +236,13 @@ def sizes_of(step: Step | None) -> list[int]:
 
 def test_prompts_that_wait_for_each_other_get_on_in_smaller_steps() -> None:
     """The first is ready after one step and not at the end; a long one takes whole steps."""
-    sim = simulation(400, max_batch_tokens=512, max_sequences=8)
+    sim = simulation(1000, max_batch_tokens=1024, max_sequences=8)
     for number in range(5):
-        sim.add(f"crowd {number}", prompt(90, first=number), asking(9))
-    sim.add("long", prompt(700, first=9), asking(1))
+        sim.add(f"crowd {number}", prompt(290, first=number), asking(9))
+    sim.add("long", prompt(1200, first=9), asking(1))
     found = [sizes_of(sim.step()) for _ in range(4)]
 
-    assert found == [[90, 90], [1, 1, 90, 90], [1, 1, 1, 1, 90, 418], [1, 1, 1, 1, 1, 282]]
+    assert found == [[290, 290], [1, 1, 290, 290], [1, 1, 1, 1, 290, 730], [1, 1, 1, 1, 1, 470]]
 
 
 def test_a_budget_below_the_answers_still_lets_prompts_get_on() -> None:
