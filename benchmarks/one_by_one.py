@@ -4,7 +4,7 @@ stemma bench one-by-one --model FOLDER [--turns 6] [--users 2]
 
 FOLDER holds a model as transformers reads it. Turns have the lengths that `stemma bench serve` gives a chat:
 a system prompt of 600 tokens, 60 new ones a turn beside 15 of the template, 64 answered, and the whole
-history given again. Greedy, bfloat16, with the cache of keys and values that `generate` keeps within one answer.
+history given again. Greedy, bfloat16, with the keys and values that `generate` keeps within one answer.
 """
 
 import argparse
