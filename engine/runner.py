@@ -189,6 +189,8 @@ def load_runner(config: EngineConfig) -> ModelRunner:
 
     Raises ValueError or OSError when the model cannot be loaded or run, or the pool would hold no block.
     """
+    if config.device != "cpu" and config.kv_dtype == "int8":
+        raise ValueError('kv_dtype is "int8", which only the CPU has: set it to "full" on a GPU')
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             'device is "cuda", but torch finds none here: set it to "cpu", or see README on torch'
@@ -316,8 +318,6 @@ def _kv_dtype(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, prod
         return dtype
     if config.kv_dtype == "auto":
         return torch.int8 if products == "int8" and takes_bytes(model.head_dim) else dtype
-    if config.device != "cpu":
-        raise ValueError('kv_dtype is "int8", which only the CPU has: set it to "full" on a GPU')
     if not takes_bytes(model.head_dim):
         raise ValueError(
             f'kv_dtype is "int8", but heads have {model.head_dim} dimensions, which is no multiple of '

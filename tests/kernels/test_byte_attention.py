@@ -209,6 +209,11 @@ def test_a_model_whose_heads_do_not_suit_is_refused_by_name(tmp_path: Path) -> N
         load_runner(EngineConfig(model=str(path), kv_bytes=1 << 20, kv_dtype="int8"))
 
 
+def test_a_gpu_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match='kv_dtype is "int8", which only the CPU has'):
+        load_runner(EngineConfig(model="any", device="cuda", kv_dtype="int8"))
+
+
 def test_a_pool_of_8_bits_takes_half_of_the_memory(tmp_path: Path) -> None:
     path = write_checkpoint(random_model("llama", hidden_size=64, head_dim=32), tmp_path)
 
