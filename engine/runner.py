@@ -7,7 +7,7 @@ for it. `load_tiers` puts the colder tiers beside the pool.
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -208,7 +208,7 @@ def load_runner(config: EngineConfig) -> ModelRunner:
             f"max_context is {config.max_context}, more than the {model.context_length} that the model can"
         )
     draft = load_draft(config, model, dtype)
-    kv_dtype = _kv_dtype(config, model, dtype, products)
+    kv_dtype = _kv_dtype(config, [model] if draft is None else [model, draft.model], dtype, products)
     pool = _take_pool(model, config, kernels, draft, kv_dtype)
     mark = b""
     if config.disk_folder is not None:
@@ -312,15 +312,18 @@ def _open_disk(config: EngineConfig, runner: ModelRunner, folder: Path) -> DiskS
     return disk
 
 
-def _kv_dtype(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, products: str) -> torch.dtype:
-    """The type of keys and values. Raises ValueError for 8 bits where there are none."""
+def _kv_dtype(
+    config: EngineConfig, models: Iterable[ModelConfig], dtype: torch.dtype, products: str
+) -> torch.dtype:
+    """The type of the models' keys and values. Raises ValueError for 8 bits where there are none."""
+    unfit = [model.head_dim for model in models if not takes_bytes(model.head_dim)]
     if config.kv_dtype == "full":
         return dtype
     if config.kv_dtype == "auto":
-        return torch.int8 if products == "int8" and takes_bytes(model.head_dim) else dtype
-    if not takes_bytes(model.head_dim):
+        return torch.int8 if products == "int8" and not unfit else dtype
+    if unfit:
         raise ValueError(
-            f'kv_dtype is "int8", but heads have {model.head_dim} dimensions, which is no multiple of '
+            f'kv_dtype is "int8", but heads have {unfit[0]} dimensions, which is no multiple of '
             f'{HEAD_MULTIPLE}: set it to "full"'
         )
     return torch.int8

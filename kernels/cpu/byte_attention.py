@@ -140,7 +140,7 @@ def attend_bytes(task, head, members, query, keys, values, block_tables, scale, 
             num_visible = max(0, members[task.first_member + (start + row) // group].num_visible)
             top = _find_scores(scores, row, num_visible, parts, key_steps)
             row_factor, place = query_steps[place_of(row)] * factor, first_row + start + row
-            partials[1][place] = top * row_factor
+            partials[1][place] = top * row_factor if num_visible > 0 else NOTHING
             partials[2][place], weight_steps[row] = _softmax_row(
                 scores, row, row_factor, top, num_visible, num_runs, value_steps, peaks, weights
             )

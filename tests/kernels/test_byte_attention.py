@@ -135,6 +135,12 @@ def test_a_value_that_is_not_a_number_shows_in_its_head_alone(position: int, num
             assert found[:-1].isfinite().all()
 
 
+def test_a_query_of_zeros_is_right_beside_one_that_sees_a_segment_more() -> None:
+    case = attention_case([(257, 2)], SHAPES[0], torch.float32)
+    case.query[0] = 0
+    check(case, SHAPES[0])
+
+
 def test_queries_and_values_of_nothing_but_zeros_give_means_and_zeros() -> None:
     case = attention_case([(40, 2)], SHAPES[0], torch.float32)
     check(replace(case, query=torch.zeros_like(case.query)), SHAPES[0])
@@ -237,3 +243,15 @@ def test_auto_keeps_8_bits_where_weights_have_them_and_heads_suit(
     pool = load_runner(EngineConfig(model=str(path), kv_bytes=1 << 20, products=products)).pool
 
     assert pool.keys.dtype == kind
+
+
+def test_auto_asks_the_heads_of_a_draft_too(tmp_path: Path) -> None:
+    path, draft = (
+        write_checkpoint(random_model("llama", hidden_size=64, head_dim=head_dim), tmp_path / str(head_dim))
+        for head_dim in (32, 16)
+    )
+    config = EngineConfig(
+        model=str(path), kv_bytes=1 << 20, products="int8", speculation="draft", draft_model=str(draft)
+    )
+
+    assert load_runner(config).pool.keys.dtype == torch.bfloat16
