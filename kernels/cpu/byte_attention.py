@@ -79,7 +79,6 @@ class ByteWorkspace(NamedTuple):
     weight_steps: npt.NDArray[np.float32]  # [num_workers, MAX_ROWS]
     key_steps: npt.NDArray[np.float32]  # [num_workers, (MAX_RUNS + 1) * LANES]
     value_steps: npt.NDArray[np.float32]  # [num_workers, (MAX_RUNS + 1) * LANES]
-    peaks: npt.NDArray[np.float32]  # [num_workers, (MAX_RUNS + 1) * LANES]
     values: npt.NDArray[np.int8]  # [num_workers, PARTITION_TOKENS * head_dim], as tile registers take them
     sums: npt.NDArray[np.int32]  # [num_workers, SUMS_SIZE]
     places: npt.NDArray[np.int64]  # [num_workers, 3 * MAX_RUNS]: keys, values, steps
@@ -101,7 +100,6 @@ def make_byte_workspace(num_workers: int, head_dim: int) -> ByteWorkspace:
         weight_steps=fresh(MAX_ROWS, torch.float32),
         key_steps=fresh((MAX_RUNS + 1) * LANES, torch.float32),
         value_steps=fresh((MAX_RUNS + 1) * LANES, torch.float32),
-        peaks=fresh((MAX_RUNS + 1) * LANES, torch.float32),
         values=fresh(PARTITION_TOKENS * head_dim, torch.int8),
         sums=fresh(SUMS_SIZE, torch.int32),
         places=fresh(3 * MAX_RUNS, torch.int64),
@@ -120,8 +118,8 @@ def attend_bytes(task, head, members, query, keys, values, block_tables, scale, 
     query_steps, excesses, weight_steps = work.steps[worker], work.excesses[worker], work.weight_steps[worker]
     parts = queries, queries[GROUP_ROWS * head_dim :], query_steps, excesses
     key_steps, value_steps = work.key_steps[worker], work.value_steps[worker]
-    peaks, copy = work.peaks[worker], work.values[worker]
-    _find_steps(keys, values, places, task.num_seen, num_runs, key_steps, value_steps, peaks)
+    copy = work.values[worker]
+    _find_steps(keys, values, places, task.num_seen, num_runs, key_steps, value_steps)
     if way == BYTE_REGISTERS and task.num_rows > VECTOR_ROWS:
         copy_values(values, places[MAX_RUNS:], num_runs, head_dim, copy)
     first_row = task.row + head * task.num_rows
@@ -142,7 +140,7 @@ def attend_bytes(task, head, members, query, keys, values, block_tables, scale, 
             row_factor, place = query_steps[place_of(row)] * factor, first_row + start + row
             partials[1][place] = top * row_factor if num_visible > 0 else NOTHING
             partials[2][place], weight_steps[row] = _softmax_row(
-                scores, row, row_factor, top, num_visible, num_runs, value_steps, peaks, weights
+                scores, row, row_factor, top, num_visible, num_runs, value_steps, weights
             )
         outs = partials[0], (first_row + start) * head_dim
         _weigh(
@@ -175,20 +173,12 @@ def _find_runs(task, head, num_kv_heads, head_dim, block_size, block_tables, pla
 
 
 @leaf
-def _find_steps(keys, values, places, num_seen, num_runs, key_steps, value_steps, peaks):
-    """The steps of the segment, zero past the tokens seen, and lane by lane values' largest before each run.
-
-    NaN counts as the largest. Steps of slots that nobody wrote may be anything.
-    """
-    peak = broadcast(ZERO)
+def _find_steps(keys, values, places, num_seen, num_runs, key_steps, value_steps):
+    """The steps of the segment, zero past the tokens seen: of slots nobody wrote they may be anything."""
     for run in range(num_runs):
-        store(peaks, run * LANES, peak)
         place, num_left = places[2 * MAX_RUNS + run], num_seen - run * LANES
         store(key_steps, run * LANES, zero_from(load_steps(keys, place), num_left))
-        found = zero_from(load_steps(values, place), num_left)
-        store(value_steps, run * LANES, found)
-        peak = larger_magnitude(peak, found)
-    store(peaks, num_runs * LANES, peak)
+        store(value_steps, run * LANES, zero_from(load_steps(values, place), num_left))
     for steps in (key_steps, value_steps):
         store(steps, num_runs * LANES, broadcast(ZERO))  # of the other one of a pair
 
@@ -232,44 +222,42 @@ def _find_scores(scores, row, num_visible, parts, key_steps):
 
 
 @leaf
-def _softmax_row(scores, row, factor, top, num_visible, num_runs, value_steps, peaks, weights):
+def _softmax_row(scores, row, factor, top, num_visible, num_runs, value_steps, weights):
     """A row's weights times the values' steps, zero from num_visible on, up to a multiple of DEPTH.
 
-    Returns the sum of the weights, and the step of what was stored, which goes by the largest step of a value
-    that the row sees.
+    Returns the sum of the weights, and the step of what was stored, which goes by the largest product: where
+    one token takes nearly all of the weight and has a small value, the others are not lost.
     """
     start, high = place_of(row) * SCORE_STRIDE, place_of(row) * WEIGHT_STRIDE
     low, together = high + GROUP_ROWS * WEIGHT_STRIDE, 2 * LANES
-    whole, edge = num_visible // together * together, num_visible // LANES * LANES
-    last_steps = zero_from(load(value_steps, edge), num_visible - edge)
-    peak = largest_magnitude(larger_magnitude(load(peaks, edge), last_steps))
+    scale, shift, zeros = broadcast(factor), broadcast(-(top * factor)), broadcast(ZERO)
+    weight_sum = other_sum = peaks = other_peaks = zeros
+    for token in range(0, num_visible, together):
+        weight = multiply_add(load(scores, start + token), scale, shift)
+        other = multiply_add(load(scores, start + token + LANES), scale, shift)
+        num_left = num_visible - token
+        if num_left < together:
+            weight, other = mask_from(weight, num_left), mask_from(other, num_left - LANES)
+        weight, other = exp2_rough(weight), exp2_rough(other)
+        weight_sum, other_sum = add(weight_sum, weight), add(other_sum, other)
+        weight = multiply(weight, load(value_steps, token))
+        other = multiply(other, load(value_steps, token + LANES))
+        if num_left < together:  # a value that the row does not see may be NaN
+            weight, other = zero_from(weight, num_left), zero_from(other, num_left - LANES)
+        peaks, other_peaks = larger_magnitude(peaks, weight), larger_magnitude(other_peaks, other)
+        store(scores, start + token, weight)
+        store(scores, start + token + LANES, other)
+    peak = largest_magnitude(larger_magnitude(peaks, other_peaks))
     step = inverse = ZERO
     if not peak <= TINY_NUMBER:
         step, inverse = peak * TOP_INVERSE, TOP_NUMBER / peak
-    scale, shift = broadcast(factor), broadcast(-(top * factor))
-    inverses, zeros = broadcast(inverse), broadcast(ZERO)
-    weight_sum = other_sum = zeros
-    for token in range(0, whole, together):
-        weight = exp2_rough(multiply_add(load(scores, start + token), scale, shift))
-        other = exp2_rough(multiply_add(load(scores, start + token + LANES), scale, shift))
-        weight_sum, other_sum = add(weight_sum, weight), add(other_sum, other)
-        weight = multiply(weight, multiply(load(value_steps, token), inverses))
-        other = multiply(other, multiply(load(value_steps, token + LANES), inverses))
+    inverses = broadcast(inverse)
+    for token in range(0, num_visible, together):
+        weight = multiply(load(scores, start + token), inverses)
+        other = multiply(load(scores, start + token + LANES), inverses)
         _store_weights(weights, high + token, low + token, weight, other)
-    if whole < num_visible:
-        left = num_visible - whole
-        weight = multiply_add(load(scores, start + whole), scale, shift)
-        other = multiply_add(load(scores, start + whole + LANES), scale, shift)
-        weight, other = exp2_rough(mask_from(weight, left)), exp2_rough(mask_from(other, left - LANES))
-        weight_sum, other_sum = add(weight_sum, weight), add(other_sum, other)
-        # A value that the row does not see may be NaN, and its weight is zero.
-        weight = multiply(weight, multiply(load(value_steps, whole), inverses))
-        other = multiply(other, multiply(load(value_steps, whole + LANES), inverses))
-        _store_weights(
-            weights, high + whole, low + whole, zero_from(weight, left), zero_from(other, left - LANES)
-        )
-        whole += together
-    for token in range(whole, -(-num_runs * LANES // DEPTH) * DEPTH, together):
+    first_hidden = -(-num_visible // together) * together
+    for token in range(first_hidden, -(-num_runs * LANES // DEPTH) * DEPTH, together):
         _store_weights(weights, high + token, low + token, zeros, zeros)
     return total(add(weight_sum, other_sum)), step
 

@@ -141,6 +141,20 @@ def test_a_query_of_zeros_is_right_beside_one_that_sees_a_segment_more() -> None
     check(case, SHAPES[0])
 
 
+def test_a_token_with_nearly_all_of_the_weight_and_no_value_leaves_the_others_theirs() -> None:
+    case = attention_case([(256, 1)], SHAPES[0], torch.float32)
+    first = case.block_tables[0, 0]
+    case.keys[first, :, :, 0] = 8 * case.query[0, 0]  # for the first head it takes all but a thousandth
+    case.values[first, :, 0] = 0
+    case.query[0, 1:3] = case.query[0, 0]
+    plain, ordered = in_bytes(case)
+    expected = Kernels.reference().paged_attention(*plain.arguments())[0, 0]
+
+    for way in ways(SHAPES[0]):
+        error = (attend(ordered, way)[0, 0] - expected).norm() / expected.norm()
+        assert error < 1e-2
+
+
 def test_queries_and_values_of_nothing_but_zeros_give_means_and_zeros() -> None:
     case = attention_case([(40, 2)], SHAPES[0], torch.float32)
     check(replace(case, query=torch.zeros_like(case.query)), SHAPES[0])
