@@ -30,7 +30,7 @@ def main() -> None:
     draw = random.Random(0)
 
     def some_tokens(count: int) -> list[int]:
-        return [draw.randrange(1000, model.config.vocab_size) for _ in range(count)]
+        return [draw.randrange(model.config.vocab_size // 2, model.config.vocab_size) for _ in range(count)]
 
     head, seconds = some_tokens(SYSTEM_TOKENS), 0.0
     num_turns = options.users * options.turns

@@ -119,4 +119,4 @@ def _exp2(terms: list[float]) -> Any:
 # 2 to the power of numbers up to 127; zero for minus infinity; NaN stays NaN. Below EXP2_FLOOR it is zero or
 # no normal number. Relative to the result the error is that of the terms and of rounding the power.
 exp2 = _exp2(EXP2_TERMS)
-exp2_rough = _exp2(EXP2_ROUGH_TERMS)  # for results that are rounded to bfloat16
+exp2_rough = _exp2(EXP2_ROUGH_TERMS)  # for results that are rounded to bfloat16, or weigh values of 8 bits
