@@ -2,8 +2,8 @@
 
 Owns the two ways to add them up: vectors, a few rows at a time, and AMX's tile registers. Both are exact, and
 so agree. A row's numbers are bytes in two parts, high and low, and rows lie in groups as tile registers take
-them: the high parts of GROUP_ROWS rows, then their low parts. Sums are int32 in the same groups: of scores, rows
-SCORE_STRIDE apart; of values, [2, 2 * MAX_ROWS, LANES], two columns of LANES dimensions.
+them: the high parts of GROUP_ROWS rows, then their low parts. Sums are int32 in the same groups: of scores,
+rows SCORE_STRIDE apart; of values, [2, 2 * MAX_ROWS, LANES], two columns of LANES dimensions.
 """
 
 from typing import Any
