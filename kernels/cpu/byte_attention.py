@@ -24,6 +24,7 @@ from kernels.cpu.byte_attention_sums import (
     GROUP_ROWS,
     MAX_ROWS,
     SUMS_SIZE,
+    WEIGHT_PART,
     WEIGHT_STRIDE,
     copy_values,
     join_scores,
@@ -61,11 +62,10 @@ __all__ = ["ByteWorkspace", "attend_bytes", "make_byte_workspace"]
 MAX_RUNS = PARTITION_TOKENS // LANES
 VECTOR_ROWS = 4  # so many rows at most are summed faster by vectors than by tile registers
 LOG2_E = np.float32(1.4426950408889634)
-WEIGHT_TOP = 65000  # two bytes hold it, and what rough exponentials are above one
+WEIGHT_TOP = WEIGHT_PART * WEIGHT_PART - 1
 ZERO, TINY_NUMBER, TOP_NUMBER, TOP_INVERSE = (np.float32(x) for x in (0, TINY, WEIGHT_TOP, 1 / WEIGHT_TOP))
 NOTHING = np.float32(-np.inf)
 NO_EXCESS = np.int32(0)
-WHOLE_NUMBERS_BITS = int(np.float32(1 << 23).view(np.int32))
 
 
 class ByteWorkspace(NamedTuple):
@@ -188,11 +188,7 @@ def _store_weights(typing, weights, high, low, vector, other):
     """Twice LANES numbers from 0 to WEIGHT_TOP, rounded, as their high and low parts."""
 
     def codegen(context, builder, signature, arguments):
-        codes = []
-        for numbers in arguments[3:]:
-            # From 2 ** 23 on a float32's last bit counts one: the lower bits are the rounded number.
-            raised = builder.bitcast(builder.fadd(numbers, lowering.constant(float(1 << 23))), lowering.INTS)
-            codes.append(builder.xor(raised, lowering.int_constant(WHOLE_NUMBERS_BITS)))
+        codes = (lowering.whole_numbers(builder, numbers) for numbers in arguments[3:])
         high, low = lowering.split_words(builder, *codes)
         for place, part in ((arguments[1], high), (arguments[2], low)):
             target = lowering.address(context, builder, arguments[0], weights, place)
@@ -279,20 +275,15 @@ def _weigh(
 ):
     """Sums of values by weight, into rows of `outs`: an array, and where the first row begins."""
     out, first = outs
-    value_places = places[MAX_RUNS:]
-    for chunk in range(0, head_dim, 2 * LANES):
-        dim = min(chunk, max(head_dim - 2 * LANES, 0))  # chunks may overlap, and agree where they do
-        other = min(dim + LANES, head_dim - LANES)
+    for dim in range(0, head_dim, 2 * LANES):
         if use_registers:
-            weigh_registers(weights, num_rows, head_dim, num_runs, copy, dim, other, ahead, sums)
+            weigh_registers(weights, num_rows, head_dim, num_runs, copy, dim, ahead, sums)
         else:
-            weigh_vectors(
-                weights, num_rows, head_dim, num_runs, values, value_places, dim, other, ahead, sums
-            )
+            weigh_vectors(weights, num_rows, head_dim, num_runs, values, places[MAX_RUNS:], dim, ahead, sums)
         for row in range(num_rows):
             place, target = place_of(row) * LANES, first + row * head_dim
             steps = broadcast(weight_steps[row])
             weighed = join_weighed(sums, place, NO_EXCESS)
             store(out, target + dim, multiply(weighed, steps))
             weighed = join_weighed(sums, place + SUMS_SIZE // 2, NO_EXCESS)
-            store(out, target + other, multiply(weighed, steps))
+            store(out, target + dim + LANES, multiply(weighed, steps))

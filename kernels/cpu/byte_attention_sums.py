@@ -43,7 +43,6 @@ __all__ = [
     "GROUP_ROWS",
     "MAX_ROWS",
     "SUMS_SIZE",
-    "TILE_ROWS",
     "WEIGHT_PART",
     "WEIGHT_STRIDE",
     "copy_values",
@@ -184,15 +183,15 @@ def _score_rows(rows: int) -> Any:
     num_vectors = 4 * rows
 
     @leaf
-    def score_rows(queries, row, head_dim, keys, place, other, block_size, sums, column, other_column):
+    def score_rows(queries, row, head_dim, keys, places, run, other, block_size, sums):
         tile = zero_tile(num_vectors)
         high = place_of(row) * head_dim
-        low = high + GROUP_ROWS * head_dim
+        low, place, more = high + GROUP_ROWS * head_dim, places[run], places[other]
         for dim in range(0, head_dim, TOGETHER):
             skip = dim * block_size
-            tile = _add_keys(tile, queries, high + dim, low + dim, head_dim, keys, place + skip, other + skip)
+            tile = _add_keys(tile, queries, high + dim, low + dim, head_dim, keys, place + skip, more + skip)
         start = place_of(row) * SCORE_STRIDE
-        _store_scores(tile, sums, start + column, start + other_column)
+        _store_scores(tile, sums, start + run * LANES, start + other * LANES)
 
     return score_rows
 
@@ -202,7 +201,7 @@ def _weigh_rows(rows: int) -> Any:
     num_vectors = 4 * rows
 
     @leaf
-    def weigh_rows(weights, row, head_dim, num_runs, values, places, dim, other, ahead, sums):
+    def weigh_rows(weights, row, head_dim, num_runs, values, places, dim, ahead, sums):
         tile = zero_tile(num_vectors)
         for run in range(num_runs):
             ask(ahead)
@@ -210,9 +209,9 @@ def _weigh_rows(rows: int) -> Any:
             low = high + GROUP_ROWS * WEIGHT_STRIDE
             for slot in range(0, LANES, TOGETHER):
                 place = places[run] + slot * head_dim
-                column, other_column = place + TOGETHER * dim, place + TOGETHER * other
+                column, other = place + TOGETHER * dim, place + TOGETHER * (dim + LANES)
                 tile = _add_values(
-                    tile, weights, high + slot, low + slot, WEIGHT_STRIDE, values, column, other_column
+                    tile, weights, high + slot, low + slot, WEIGHT_STRIDE, values, column, other
                 )
         start = place_of(row) * LANES
         _store_weighed(tile, sums, start, start + HALF_SIZE)
@@ -233,71 +232,27 @@ def score_vectors(queries, num_rows, head_dim, keys, places, num_runs, block_siz
         ask(ahead)
         for row in range(0, num_rows, 4):
             if num_rows - row > 3:
-                _score_4(
-                    queries,
-                    row,
-                    head_dim,
-                    keys,
-                    places[run],
-                    places[other],
-                    block_size,
-                    sums,
-                    run * LANES,
-                    other * LANES,
-                )
+                _score_4(queries, row, head_dim, keys, places, run, other, block_size, sums)
             elif num_rows - row == 3:
-                _score_3(
-                    queries,
-                    row,
-                    head_dim,
-                    keys,
-                    places[run],
-                    places[other],
-                    block_size,
-                    sums,
-                    run * LANES,
-                    other * LANES,
-                )
+                _score_3(queries, row, head_dim, keys, places, run, other, block_size, sums)
             elif num_rows - row == 2:
-                _score_2(
-                    queries,
-                    row,
-                    head_dim,
-                    keys,
-                    places[run],
-                    places[other],
-                    block_size,
-                    sums,
-                    run * LANES,
-                    other * LANES,
-                )
+                _score_2(queries, row, head_dim, keys, places, run, other, block_size, sums)
             else:
-                _score_1(
-                    queries,
-                    row,
-                    head_dim,
-                    keys,
-                    places[run],
-                    places[other],
-                    block_size,
-                    sums,
-                    run * LANES,
-                    other * LANES,
-                )
+                _score_1(queries, row, head_dim, keys, places, run, other, block_size, sums)
 
 
 @leaf
-def weigh_vectors(weights, num_rows, head_dim, num_runs, values, places, dim, other, ahead, sums):
-    """Sums of the columns of values from two dimensions on, which may be the same."""
+def weigh_vectors(weights, num_rows, head_dim, num_runs, values, places, dim, ahead, sums):
+    """Sums of the two columns of values from a dimension on."""
     for row in range(0, num_rows, 4):
         if num_rows - row > 3:
-            _weigh_4(weights, row, head_dim, num_runs, values, places, dim, other, ahead, sums)
+            _weigh_4(weights, row, head_dim, num_runs, values, places, dim, ahead, sums)
         elif num_rows - row == 3:
-            _weigh_3(weights, row, head_dim, num_runs, values, places, dim, other, ahead, sums)
+            _weigh_3(weights, row, head_dim, num_runs, values, places, dim, ahead, sums)
         elif num_rows - row == 2:
-            _weigh_2(weights, row, head_dim, num_runs, values, places, dim, other, ahead, sums)
+            _weigh_2(weights, row, head_dim, num_runs, values, places, dim, ahead, sums)
         else:
-            _weigh_1(weights, row, head_dim, num_runs, values, places, dim, other, ahead, sums)
+            _weigh_1(weights, row, head_dim, num_runs, values, places, dim, ahead, sums)
 
 
 @leaf
@@ -336,16 +291,16 @@ def _score_two(queries, head_dim, keys, place, block_size, sums, column):
 
 
 @leaf
-def weigh_registers(weights, num_rows, head_dim, num_runs, values, dim, other, ahead, sums):
+def weigh_registers(weights, num_rows, head_dim, num_runs, values, dim, ahead, sums):
     """As `weigh_vectors`, of values from `copy_values`. Weights are zero up to a multiple of DEPTH tokens."""
     if num_rows > GROUP_ROWS:
-        _weigh_two(weights, head_dim, num_runs, values, dim, other, ahead, sums)
+        _weigh_two(weights, head_dim, num_runs, values, dim, ahead, sums)
     else:
-        _weigh_one(weights, head_dim, num_runs, values, dim, other, ahead, sums)
+        _weigh_one(weights, head_dim, num_runs, values, dim, ahead, sums)
 
 
 @leaf
-def _weigh_one(weights, head_dim, num_runs, values, dim, other, ahead, sums):
+def _weigh_one(weights, head_dim, num_runs, values, dim, ahead, sums):
     clear(SUMS)
     clear(MORE_SUMS)
     stride = TOGETHER * head_dim
@@ -355,14 +310,14 @@ def _weigh_one(weights, head_dim, num_runs, values, dim, other, ahead, sums):
         load(LEFT, weights, token, WEIGHT_STRIDE)
         load(RIGHT, values, token * head_dim + TOGETHER * dim, stride)
         add_unsigned_products(SUMS, LEFT, RIGHT)
-        load(OTHER_RIGHT, values, token * head_dim + TOGETHER * other, stride)
+        load(OTHER_RIGHT, values, token * head_dim + TOGETHER * (dim + LANES), stride)
         add_unsigned_products(MORE_SUMS, LEFT, OTHER_RIGHT)
     store(SUMS, sums, 0, VECTOR_BYTES)
     store(MORE_SUMS, sums, HALF_SIZE, VECTOR_BYTES)
 
 
 @leaf
-def _weigh_two(weights, head_dim, num_runs, values, dim, other, ahead, sums):
+def _weigh_two(weights, head_dim, num_runs, values, dim, ahead, sums):
     clear(SUMS)
     clear(MORE_SUMS)
     clear(WIDE)  # here two more registers of sums
@@ -376,7 +331,7 @@ def _weigh_two(weights, head_dim, num_runs, values, dim, other, ahead, sums):
         load(RIGHT, values, token * head_dim + TOGETHER * dim, stride)
         add_unsigned_products(SUMS, LEFT, RIGHT)
         add_unsigned_products(WIDE, OTHER_LEFT, RIGHT)
-        load(OTHER_RIGHT, values, token * head_dim + TOGETHER * other, stride)
+        load(OTHER_RIGHT, values, token * head_dim + TOGETHER * (dim + LANES), stride)
         add_unsigned_products(MORE_SUMS, LEFT, OTHER_RIGHT)
         add_unsigned_products(OTHER, OTHER_LEFT, OTHER_RIGHT)
     store(SUMS, sums, 0, VECTOR_BYTES)

@@ -62,11 +62,8 @@ def _store_step(typing, pool, place, step):
 
 
 def _codes(builder: Any, vector: Any) -> Any:
-    """LANES numbers rounded to codes of 8 bits. The numeric bound is what these choose over NaN."""
-    number = lowering.call(builder, f"llvm.rint.v{LANES}f32", [vector])
-    number = lowering.call(builder, f"llvm.minnum.v{LANES}f32", [number, lowering.constant(TOP)])
-    number = lowering.call(builder, f"llvm.maxnum.v{LANES}f32", [number, lowering.constant(-TOP)])
-    return builder.trunc(builder.fptosi(number, lowering.INTS), BYTES)
+    """LANES numbers, at most TOP, rounded to codes of 8 bits; NaN to any."""
+    return builder.trunc(lowering.whole_numbers(builder, vector), BYTES)
 
 
 @intrinsic

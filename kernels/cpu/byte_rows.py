@@ -19,9 +19,6 @@ __all__ = ["product_vector", "split_row"]
 
 ZERO, TINY_NUMBER, TOP_NUMBER, TOP_INVERSE = (np.float32(x) for x in (0, TINY, INPUT_TOP, 1 / INPUT_TOP))
 CODE_OFFSET = 128
-# Near this a float32's last bit counts one: adding it rounds, to even, and the lower bits are the result.
-WHOLE_NUMBERS = np.float32(1.5 * 2**23)
-WHOLE_NUMBERS_BITS = int(WHOLE_NUMBERS.view(np.int32))
 BYTES = ir.VectorType(ir.IntType(8), LANES)
 INDEX = ir.IntType(64)
 
@@ -34,10 +31,8 @@ def _store_parts(typing, numbers, sums, high, low, offset):
     """
 
     def codegen(context, builder, signature, arguments):
-        number = builder.fadd(arguments[0], lowering.constant(float(WHOLE_NUMBERS)))
-        raised = builder.sub(
-            builder.bitcast(number, lowering.INTS), lowering.int_constant(WHOLE_NUMBERS_BITS - PART // 2)
-        )
+        code = lowering.whole_numbers(builder, arguments[0])
+        raised = builder.add(code, lowering.int_constant(PART // 2))
         upper = builder.ashr(raised, lowering.int_constant(PART.bit_length() - 1))
         lower = builder.and_(raised, lowering.int_constant(PART - 1))
         lower = builder.sub(lower, lowering.int_constant(PART // 2))

@@ -9,6 +9,7 @@ where FEATURES has these. Arrays of uint16 stand for bfloat16: loads widen them,
 from typing import Any
 
 import llvmlite.binding
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -40,6 +41,7 @@ __all__ = [
     "splat",
     "split_words",
     "store",
+    "whole_numbers",
     "widen",
 ]
 
@@ -125,6 +127,14 @@ def splat(builder: Any, value: Any, kind: Any) -> Any:
     single = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(INT32, 0))
     zeros = ir.Constant(ir.VectorType(INT32, kind.count), [0] * kind.count)
     return builder.shuffle_vector(single, ir.Constant(kind, ir.Undefined), zeros)
+
+
+def whole_numbers(builder: Any, vector: Any) -> Any:
+    """Numbers of less than 2 ** 22, rounded to INTS, ties to even. NaN becomes anything."""
+    # Near this a float32's last bit counts one: adding it rounds, and the lower bits are the result.
+    near = np.float32(1.5 * 2**23)
+    raised = builder.bitcast(builder.fadd(vector, constant(float(near))), INTS)
+    return builder.sub(raised, int_constant(int(near.view(np.int32))))
 
 
 def split_words(builder: Any, first: Any, second: Any) -> tuple[Any, Any]:
