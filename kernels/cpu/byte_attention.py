@@ -77,8 +77,8 @@ class ByteWorkspace(NamedTuple):
     scores: npt.NDArray[np.float32]  # [num_workers, 2 * MAX_ROWS * SCORE_STRIDE], in groups; sums at first
     weights: npt.NDArray[np.uint8]  # [num_workers, 2 * MAX_ROWS * WEIGHT_STRIDE], in groups
     weight_steps: npt.NDArray[np.float32]  # [num_workers, MAX_ROWS]
-    key_steps: npt.NDArray[np.float32]  # [num_workers, (MAX_RUNS + 1) * LANES]
-    value_steps: npt.NDArray[np.float32]  # [num_workers, (MAX_RUNS + 1) * LANES]
+    key_steps: npt.NDArray[np.float32]  # [num_workers, PARTITION_TOKENS]
+    value_steps: npt.NDArray[np.float32]  # [num_workers, PARTITION_TOKENS]
     values: npt.NDArray[np.int8]  # [num_workers, PARTITION_TOKENS * head_dim], as tile registers take them
     sums: npt.NDArray[np.int32]  # [num_workers, SUMS_SIZE]
     places: npt.NDArray[np.int64]  # [num_workers, 3 * MAX_RUNS]: keys, values, steps
@@ -98,8 +98,8 @@ def make_byte_workspace(num_workers: int, head_dim: int) -> ByteWorkspace:
         scores=fresh(2 * MAX_ROWS * SCORE_STRIDE, torch.float32),
         weights=fresh(2 * MAX_ROWS * WEIGHT_STRIDE, torch.uint8),
         weight_steps=fresh(MAX_ROWS, torch.float32),
-        key_steps=fresh((MAX_RUNS + 1) * LANES, torch.float32),
-        value_steps=fresh((MAX_RUNS + 1) * LANES, torch.float32),
+        key_steps=fresh(PARTITION_TOKENS, torch.float32),
+        value_steps=fresh(PARTITION_TOKENS, torch.float32),
         values=fresh(PARTITION_TOKENS * head_dim, torch.int8),
         sums=fresh(SUMS_SIZE, torch.int32),
         places=fresh(3 * MAX_RUNS, torch.int64),
@@ -119,7 +119,7 @@ def attend_bytes(task, head, members, query, keys, values, block_tables, scale, 
     parts = queries, queries[GROUP_ROWS * head_dim :], query_steps, excesses
     key_steps, value_steps = work.key_steps[worker], work.value_steps[worker]
     copy = work.values[worker]
-    _find_steps(keys, values, places, task.num_seen, num_runs, key_steps, value_steps)
+    _find_steps(keys, values, places, num_runs, key_steps, value_steps)
     if way == BYTE_REGISTERS and task.num_rows > VECTOR_ROWS:
         copy_values(values, places[MAX_RUNS:], num_runs, head_dim, copy)
     first_row = task.row + head * task.num_rows
@@ -173,14 +173,12 @@ def _find_runs(task, head, num_kv_heads, head_dim, block_size, block_tables, pla
 
 
 @leaf
-def _find_steps(keys, values, places, num_seen, num_runs, key_steps, value_steps):
-    """The steps of the segment, zero past the tokens seen: of slots nobody wrote they may be anything."""
+def _find_steps(keys, values, places, num_runs, key_steps, value_steps):
+    """The steps of the segment side by side; of slots that nobody wrote they may be anything."""
     for run in range(num_runs):
-        place, num_left = places[2 * MAX_RUNS + run], num_seen - run * LANES
-        store(key_steps, run * LANES, zero_from(load_steps(keys, place), num_left))
-        store(value_steps, run * LANES, zero_from(load_steps(values, place), num_left))
-    for steps in (key_steps, value_steps):
-        store(steps, num_runs * LANES, broadcast(ZERO))  # of the other one of a pair
+        place = places[2 * MAX_RUNS + run]
+        store(key_steps, run * LANES, load_steps(keys, place))
+        store(value_steps, run * LANES, load_steps(values, place))
 
 
 @intrinsic
@@ -238,7 +236,7 @@ def _softmax_row(scores, row, factor, top, num_visible, num_runs, value_steps, w
         weight_sum, other_sum = add(weight_sum, weight), add(other_sum, other)
         weight = multiply(weight, load(value_steps, token))
         other = multiply(other, load(value_steps, token + LANES))
-        if num_left < together:  # a value that the row does not see may be NaN
+        if num_left < together:  # the step of a value that the row does not see may be NaN
             weight, other = zero_from(weight, num_left), zero_from(other, num_left - LANES)
         peaks, other_peaks = larger_magnitude(peaks, weight), larger_magnitude(other_peaks, other)
         store(scores, start + token, weight)
