@@ -98,7 +98,7 @@ class Outcome:
 
 # Prompts that wait for each other get on in steps of so many tokens, so that first answers come one after the
 # other and not all at the end; with more beside each answer that grows, whose own part a step costs anyway.
-_TOKENS_OF_PROMPTS, _TOKENS_PER_ANSWER = 384, 8
+_TOKENS_OF_PROMPTS, _TOKENS_PER_ANSWER = 256, 8
 
 
 @dataclass(slots=True)

@@ -238,9 +238,9 @@ def sizes_of(step: Step | None) -> list[int]:
 @pytest.mark.parametrize(
     ("size", "expected"),
     [
-        (200, [[200, 200], [1, 1, 200, 200], [1, 1, 1, 1, 200, 820], [1, 1, 1, 1, 1, 380]]),
+        (136, [[136, 136], [1, 1, 136, 136], [1, 1, 1, 1, 136, 884], [1, 1, 1, 1, 1, 316]]),
         # Two of them just fill a step without answers, and not one with two.
-        (196, [[196, 196], [1, 1, 196, 196, 196], [1, 1, 1, 1, 1, 1019], [1, 1, 1, 1, 1, 181]]),
+        (132, [[132, 132], [1, 1, 132, 132, 132], [1, 1, 1, 1, 1, 1019], [1, 1, 1, 1, 1, 181]]),
     ],
 )
 def test_prompts_that_wait_for_each_other_get_on_in_smaller_steps(
