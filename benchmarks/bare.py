@@ -15,6 +15,7 @@ from typing import Literal
 
 import torch
 
+from benchmarks.costs import Costs
 from engine.core import EngineCore, Runner
 from engine.kv_pool import KVPool
 from engine.messages import Accepted, EngineConfig, Submit
@@ -49,6 +50,12 @@ class Served:
     runner: ModelRunner
     products: Literal["full", "int8"]
     bytes_per_weight: int
+
+    @property
+    def costs(self) -> Costs:
+        """What its steps have to read and to compute at least."""
+        pool = self.runner.pool
+        return Costs(self.runner.decoder.config, self.bytes_per_weight, pool.block_size, pool.bytes_per_block)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from benchmarks.peaks import Peaks
-from engine.kv_pool import bytes_per_block
 from engine.models.config import ModelConfig
-from engine.runner import DTYPES
 from engine.step import Step
 
 __all__ = ["Costs", "Floor", "Work", "bound_of"]
@@ -48,7 +46,7 @@ class Costs:
     config: ModelConfig
     bytes_per_weight: int
     block_size: int
-    dtype: str  # of keys and values
+    bytes_per_block: int  # of keys and values, over all layers
 
     def of(self, step: Step) -> dict[str, Work]:
         """The work of a step, by kind. Its sequences must still hold their blocks."""
@@ -66,12 +64,11 @@ class Costs:
         num_tokens = sum(end - start for start, end in spans)
         # A token sees those before it and itself.
         num_seen = sum((end * (end + 1) - start * (start + 1)) // 2 for start, end in spans)
-        block_bytes = bytes_per_block(config, self.block_size, DTYPES[self.dtype])
         layers, head = self._num_weights
         seen_operations = 4 * config.num_layers * config.num_heads * config.head_dim
         return {
             "products": Work(layers * self.bytes_per_weight, 2 * layers * num_tokens),
-            "attention": Work(num_blocks * block_bytes, seen_operations * num_seen),
+            "attention": Work(num_blocks * self.bytes_per_block, seen_operations * num_seen),
             "head": Work(head * self.bytes_per_weight, 2 * head * num_draws),
         }
 

@@ -220,13 +220,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _measure(served: Served, options: argparse.Namespace, peaks: Peaks) -> dict[str, object]:
     """Everything, printed as it comes; returns the figures."""
-    runner, info = served.runner, served.runner.info
-    costs = Costs(runner.decoder.config, served.bytes_per_weight, info.block_size, info.dtype)
+    runner = served.runner
     fill_pool(runner.pool)
     filled = FilledRunner(runner)
     wanted = shapes(options.users, options.context, options.shared)
     decodings = [decode(filled, shape, options.steps) for shape in tqdm(wanted, unit="shape")]
-    prompts = prefill(runner, costs, options.rounds)
+    prompts = prefill(runner, served.costs, options.rounds)
     _print(decodings, prompts, peaks)
     batches = {}
     for count in options.batch:

@@ -217,11 +217,9 @@ def _resident_bytes() -> int:
 def measure(served: Served, extent: Extent, peaks: Peaks) -> list[Figure]:
     """All figures."""
     runner: ModelRunner = served.runner
-    info = runner.info
-    costs = Costs(runner.decoder.config, served.bytes_per_weight, info.block_size, info.dtype)
     grown = memory(runner, extent, runner.pool.bytes_per_block)
     fill_pool(runner.pool)
-    bench = Bench(FilledRunner(runner), costs, peaks)
+    bench = Bench(FilledRunner(runner), served.costs, peaks)
     return [with_users(bench, extent), with_context(bench, extent), first_tokens(bench, extent), grown]
 
 

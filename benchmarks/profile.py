@@ -232,8 +232,7 @@ def run_all(served: Served, count: int) -> list[Profile]:
     """All shapes, one after the other."""
     runner, marks = served.runner, Marks()
     fill_pool(runner.pool)
-    info = runner.info
-    costs = Costs(runner.decoder.config, served.bytes_per_weight, info.block_size, info.dtype)
+    costs = served.costs
     filled = FilledRunner(MarkedRunner(runner, marks))
     profiles = []
     with tqdm(total=len(DECODING) + len(PREFILLS), unit="shape") as bar:

@@ -28,8 +28,7 @@ class Recorder(HashRunner):
 
 @pytest.fixture
 def costs(served: Served) -> Costs:
-    info = served.runner.info
-    return Costs(served.runner.decoder.config, served.bytes_per_weight, info.block_size, info.dtype)
+    return served.costs
 
 
 def test_prompts_that_only_have_to_be_there_are_not_computed() -> None:
@@ -120,7 +119,8 @@ def test_costs_are_those_of_the_matrices_and_of_what_is_seen(costs: Costs) -> No
     assert work["products"].operations == 2 * 2 * layer * 11
     assert work["head"].num_bytes == config.vocab_size * 64
     assert work["head"].operations == 2 * 2 * config.vocab_size * 64
-    assert work["attention"].num_bytes == 4 * 16 * 2 * 2 * (2 * 32) * 2
+    # Blocks x slots x layers x key heads x keys and values, each of 32 bytes and a step.
+    assert work["attention"].num_bytes == 4 * 16 * 2 * 2 * 2 * (32 + 4)
     assert work["attention"].operations == 2 * 2 * 2 * 4 * 32 * brute_seen(spans)
 
 

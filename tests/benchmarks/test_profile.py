@@ -28,8 +28,7 @@ PEAKS = Peaks(1e9, 1e9, 1e9)
 
 @pytest.fixture
 def costs(served: Served) -> Costs:
-    info = served.runner.info
-    return Costs(served.runner.decoder.config, served.bytes_per_weight, info.block_size, info.dtype)
+    return served.costs
 
 
 def profile(served: Served, costs: Costs, shape: Shape, count: int) -> Profile:
