@@ -9,6 +9,7 @@ means for one sequence, landing.py's; for a beam search, beaming.py's.
 
 from array import array
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from engine.admission import Admission, Limits
 from engine.beaming import Beaming
@@ -18,7 +19,7 @@ from engine.landing import Landing
 from engine.lookahead import Lookahead, NoLookahead
 from engine.running import RunningSet
 from engine.sequence import SamplingParams, Sequence, Status
-from engine.step import Outcome, Step, StepPlan, StepResult
+from engine.step import Outcome, Step, StepPlan, StepResult, enough_of_prompts
 from prefix_cache.lease import PLAIN, Retention
 from prefix_cache.quota import Account
 from prefix_cache.tiers import TieredCache
@@ -128,7 +129,7 @@ class Scheduler:
         `budget` bounds the tokens of a step in which answers grow, though each grows by one.
         """
         assert not self._is_in_flight, "a step is in flight already"
-        plan = StepPlan(self._limits.max_batch_tokens)
+        plan = self._new_plan(self._limits.max_batch_tokens)
         has_made_way = self._make_way(plan, now)
         self._continue_running(plan, now, budget)
         if not self._cache.is_pressed:
@@ -152,7 +153,7 @@ class Scheduler:
         self._has_news = False
         num_planned = sum(max(sequence.num_missing, 1) for sequence in self.running)
         limit = self._limits.max_batch_tokens if budget is None else budget
-        self._admit(StepPlan(max(limit - num_planned, 0)), now)
+        self._admit(self._new_plan(max(limit - num_planned, 0)), now)
 
     def apply(self, step: Step, result: StepResult, now: float) -> list[Outcome]:
         """Take in what a step computed: append its tokens, commit its blocks, end what has ended."""
@@ -253,6 +254,13 @@ class Scheduler:
                 sequence, sequence.num_computed + num_tokens, plan, now
             ):
                 plan.add(sequence, num_tokens)
+
+    def _new_plan(self, budget: int) -> StepPlan:
+        """An empty one. What prompts lack that wait is known as far as they were looked up in the cache."""
+        sizes = [sequence.num_missing for sequence in self.running if sequence.num_missing > 1]
+        num_places = max(self._limits.max_sequences - len(self.running), 0)
+        sizes += [sequence.num_missing for sequence in islice(self.admission.waiting, num_places)]
+        return StepPlan(budget, enough_of_prompts(sizes))
 
     def _plan_decode(self, sequence: Sequence, plan: StepPlan, now: float, *, num_others: int) -> None:
         """`num_others` decodes are still to come, and each is to have its token."""

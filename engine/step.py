@@ -1,11 +1,12 @@
 """One forward pass, as values: what the scheduler asks of the runner, and what the runner answers."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from engine.sequence import FinishReason, Sequence
 from prefix_cache.plan import BlockCopy
 
-__all__ = ["Draw", "Outcome", "Span", "Step", "StepPlan", "StepResult"]
+__all__ = ["Draw", "Outcome", "Span", "Step", "StepPlan", "StepResult", "enough_of_prompts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +97,15 @@ class Outcome:
     is_first: bool = False  # nothing was told of this choice before
 
 
-# Prompts that wait for each other get on in steps of so many tokens, so that first answers come one after the
-# other and not all at the end; with more beside each answer that grows, whose own part a step costs anyway.
-_TOKENS_OF_PROMPTS, _TOKENS_PER_ANSWER = 256, 8
+# Prompts that wait for each other get on in steps of half of what waits, and so many tokens at least: then
+# first answers come one after the other and not all at the end, and a crowd needs few steps. A long one counts
+# as a short one would. A step has more beside each answer that grows, whose own part it costs anyway.
+_TOKENS_OF_PROMPTS, _TOKENS_PER_ANSWER = 128, 8
+
+
+def enough_of_prompts(sizes: Iterable[int]) -> int:
+    """How many tokens of prompts fill a step, when prompts of these sizes wait for each other."""
+    return max(_TOKENS_OF_PROMPTS, sum(min(size, _TOKENS_OF_PROMPTS) for size in sizes) // 2)
 
 
 @dataclass(slots=True)
@@ -106,16 +113,15 @@ class StepPlan:
     """A step under construction: its spans, and the tokens it may still take."""
 
     budget: int
+    enough_of_prompts: int  # tokens; with so many another prompt had better wait for the next step
     spans: dict[Sequence, Span] = field(default_factory=dict)
 
     @property
     def has_prompts(self) -> bool:
-        """Whether it has so many tokens of prompts that another prompt had better wait for the next step. One
-        alone may take the whole budget.
-        """
+        """Whether it has enough of them. One alone may take the whole budget."""
         sizes = [span.end - span.start for span in self.spans.values()]
         num_answers = sizes.count(1)
-        return sum(sizes) - num_answers >= _TOKENS_OF_PROMPTS + _TOKENS_PER_ANSWER * num_answers
+        return sum(sizes) - num_answers >= self.enough_of_prompts + _TOKENS_PER_ANSWER * num_answers
 
     def add(self, sequence: Sequence, num_tokens: int, num_lookahead: int = 0) -> None:
         """Compute the next tokens of a sequence in this step."""

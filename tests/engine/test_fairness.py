@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engine.scheduler import Limits
 from engine.sequence import SamplingParams
-from engine.step import Step
+from engine.step import Step, enough_of_prompts
 from prefix_cache.quota import account_of
 from tests.simulation.harness import Simulation
 
@@ -236,21 +236,35 @@ def sizes_of(step: Step | None) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("size", "expected"),
+    ("sizes", "expected"),
     [
-        (136, [[136, 136], [1, 1, 136, 136], [1, 1, 1, 1, 136, 884], [1, 1, 1, 1, 1, 316]]),
-        # Two of them just fill a step without answers, and not one with two.
-        (132, [[132, 132], [1, 1, 132, 132, 132], [1, 1, 1, 1, 1, 1019], [1, 1, 1, 1, 1, 181]]),
+        ([], 128),
+        ([100], 128),
+        ([75] * 8, 300),
+        ([75] * 8 + [8000], 364),  # a long one counts as one of 128
+        ([8000] * 4, 256),
+    ],
+)
+def test_half_of_what_waits_fills_a_step(sizes: list[int], expected: int) -> None:
+    assert enough_of_prompts(sizes) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "num_crowd", "expected"),
+    [
+        (136, 5, [[136] * 3, [1] * 3 + [136] * 2, [1] * 5 + [1019], [1] * 5 + [181]]),
+        # Beside five answers a third one fits into the second step.
+        (140, 8, [[140] * 5, [1] * 5 + [140] * 3, [1] * 8 + [1016], [1] * 8 + [184]]),
     ],
 )
 def test_prompts_that_wait_for_each_other_get_on_in_smaller_steps(
-    size: int, expected: list[list[int]]
+    size: int, num_crowd: int, expected: list[list[int]]
 ) -> None:
-    """The first is ready after one step and not at the end; a long one takes whole steps."""
-    sim = simulation(1000, max_batch_tokens=1024, max_sequences=8)
-    for number in range(5):
+    """The first are ready after one step and not at the end; a long one takes whole steps."""
+    sim = simulation(1000, max_batch_tokens=1024, max_sequences=16)
+    for number in range(num_crowd):
         sim.add(f"crowd {number}", prompt(size, first=number), asking(9))
-    sim.add("long", prompt(1200, first=9), asking(1))
+    sim.add("long", prompt(1200, first=99), asking(1))
     found = [sizes_of(sim.step()) for _ in range(4)]
 
     assert found == expected
