@@ -97,9 +97,9 @@ class Outcome:
     is_first: bool = False  # nothing was told of this choice before
 
 
-# Prompts that wait for each other get on in steps of half of what waits, and so many tokens at least: then
-# first answers come one after the other and not all at the end, and a crowd needs few steps. A long one counts
-# as a short one would. A step has more beside each answer that grows, whose own part it costs anyway.
+# Prompts that wait for each other get on in steps of half of what waits, and so many tokens at least: first
+# answers come one after the other and not all at the end, and a crowd needs few steps. A long one counts as a
+# short one would. A step has more beside each answer that grows, whose own part it costs anyway.
 _TOKENS_OF_PROMPTS, _TOKENS_PER_ANSWER = 128, 8
 
 
