@@ -88,7 +88,7 @@ def _tell(options: argparse.Namespace, servers: Sequence[str], measured: Sequenc
     for line in _failed(measured):
         print(line)
     if options.json is not None:
-        options.json.write_text(json.dumps(_as_json(measured), indent=2) + "\n")
+        options.json.write_text(json.dumps(_as_json(measured), indent=2, allow_nan=False) + "\n")
     if options.plot is not None:
         records = {
             name: [each for one in runs for each in one.run.records] for name, runs in of_server.items()

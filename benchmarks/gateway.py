@@ -171,7 +171,7 @@ async def measure(served: Served, options: argparse.Namespace) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="stemma bench gateway", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", type=Path, required=True, help="whose tokenizer and template are used")
     parser.add_argument("--streams", type=int, nargs="*", default=[32, 128, 256], help="at once")

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table(figures, target))
     if options.json is not None:
         what = {"url": server.url, "model": server.model, "workload": options.workload, "seed": options.seed}
-        options.json.write_text(json.dumps({**what, **as_json(figures)}, indent=2) + "\n")
+        options.json.write_text(json.dumps({**what, **as_json(figures)}, indent=2, allow_nan=False) + "\n")
     if options.plot is not None:
         options.plot.write_text(distribution_chart(panels({server.model: run.records})))
     return 1 if figures.failures else 0

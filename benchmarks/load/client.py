@@ -52,6 +52,7 @@ class Answer:
     arrivals: list[float] = field(default_factory=list)  # of events that brought text
     pieces: list[str] = field(default_factory=list)  # of the content, without any reasoning
     num_tokens: int = 0
+    tells_tokens: bool = False  # whether they are those of `usage`, and not one an event
     num_prompt_tokens: int = 0
     num_cached_tokens: int | None = None
     failure: Failure | None = None
@@ -129,13 +130,14 @@ class _Reading:
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self._events = EventReader()
-        self._refusal = bytearray()  # the body of a response that is no stream
+        self._start = bytearray()  # of the body: what is told of a response that is no stream
+        self._has_events = False
         self._is_whole = False
 
     def take(self, status: int, body: bytes, now: float) -> None:
         """The next bytes of the body, and when they came."""
+        self._start += body[: max(0, 4 * _MAX_DETAIL - len(self._start))]
         if status != 200:
-            self._refusal += body[: 4 * _MAX_DETAIL]
             return
         for data in self._events.feed(body):
             self._take_event(data, now)
@@ -145,15 +147,20 @@ class _Reading:
         answer = self.answer
         for data in self._events.close():
             self._take_event(data, answer.ended)
+        start = self._start.decode(errors="replace")
         if status != 200:
-            self._fail(f"HTTP {status}", self._refusal.decode(errors="replace"))
+            self._fail(f"HTTP {status}", start)
+        elif not self._has_events:
+            self._fail("no event stream", start or "the body is empty")
         elif not self._is_whole:
             self._fail("cut short", f"the stream ended after {len(answer.arrivals)} events of text")
         elif not (answer.num_tokens or answer.arrivals):
             self._fail("empty answer", "the stream ended without a token")
+        answer.tells_tokens = answer.num_tokens > 0
         answer.num_tokens = answer.num_tokens or len(answer.arrivals)
 
     def _take_event(self, data: bytes, now: float) -> None:
+        self._has_events = True
         if data == b"[DONE]":
             self._is_whole = True
             return

@@ -109,6 +109,7 @@ class _Driver:
             ended=answer.ended - self._begin,
             num_asked_tokens=num_asked,
             num_tokens=answer.num_tokens,
+            tells_tokens=answer.tells_tokens,
             num_prompt_tokens=answer.num_prompt_tokens,
             num_cached_tokens=answer.num_cached_tokens,
             failure=answer.failure,

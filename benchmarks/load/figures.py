@@ -38,15 +38,18 @@ class Target:
     per_token: float | None = None
 
     def is_met(self, record: Record) -> bool:
-        """Whether it was answered whole, its first token came in time, and its mean time a token is met.
+        """Whether it was answered whole, its first text came in time, and its mean time a token is met.
 
         An answer without a mean time a token (fewer than two) meets any target for it.
         """
         return (
             record.failure is None
-            and (self.first_token is None or record.first_token <= self.first_token)
+            and self._is_in_time(record.first_token)
             and (self.per_token is None or record.per_token is None or record.per_token <= self.per_token)
         )
+
+    def _is_in_time(self, first_token: float | None) -> bool:
+        return self.first_token is None or (first_token is not None and first_token <= self.first_token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Figures:
     num_answered: int
     num_unsent: int  # turns that an earlier failure of their conversation left unasked
     num_tokens: int
+    num_untold: int  # answered requests whose tokens are counted events, for want of usage
     num_asked_tokens: int  # of answered requests: what their answers should have had
     num_prompt_tokens: int
     num_cached_tokens: int | None  # None where no answer told
@@ -124,6 +128,7 @@ def measure(
         num_answered=len(answered),
         num_unsent=num_unsent,
         num_tokens=num_tokens,
+        num_untold=sum(not record.tells_tokens for record in answered),
         num_asked_tokens=sum(record.num_asked_tokens for record in answered),
         num_prompt_tokens=sum(record.num_prompt_tokens for record in answered),
         num_cached_tokens=sum(cached) if cached else None,

@@ -35,7 +35,7 @@ def positive(text: str) -> int:
     """A whole number above 0, for argparse."""
     value = int(text)
     if value < 1:
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return value
 
 
@@ -43,7 +43,7 @@ def natural(text: str) -> int:
     """A whole number from 0 up, for argparse."""
     value = int(text)
     if value < 0:
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
     return value
 
 
@@ -51,7 +51,7 @@ def rate(text: str) -> float:
     """A number above 0, for argparse."""
     value = float(text)
     if not 0 < value < float("inf"):
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return value
 
 
@@ -59,7 +59,7 @@ def amount(text: str) -> float:
     """A number from 0 up, for argparse."""
     value = float(text)
     if not 0 <= value < float("inf"):
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 up")
     return value
 
 

@@ -29,12 +29,13 @@ class Record:
     num_tokens: int  # answered: from usage, else one an event
     num_prompt_tokens: int
     num_cached_tokens: int | None  # None where usage does not tell
+    tells_tokens: bool = True  # whether `num_tokens` is from usage
     failure: Failure | None = None
 
     @property
-    def first_token(self) -> float:
-        """Seconds from sending to the first text; to the end, where no event brought any."""
-        return (self.arrivals[0] if self.arrivals else self.ended) - self.sent
+    def first_token(self) -> float | None:
+        """Seconds from sending to the first text; None where no event brought any."""
+        return self.arrivals[0] - self.sent if self.arrivals else None
 
     @property
     def end_to_end(self) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 
 from benchmarks.load.conversations import Conversation, Turn
@@ -95,10 +96,23 @@ def _mooncake(path: Path) -> Iterator[Recorded]:
 
 
 def _rows(path: Path, parse: Callable[[Iterable[str]], Iterator[Recorded]]) -> Iterator[Recorded]:
+    num_read = 0
+
+    def counted(lines: Iterable[str]) -> Iterator[str]:
+        nonlocal num_read
+        for line in lines:
+            num_read += 1
+            yield line
+
     try:
         with path.open(encoding="utf-8", newline="") as lines:
-            yield from parse(lines)
+            for request in parse(counted(lines)):
+                if not isfinite(request.time):
+                    raise ValueError(f"its time is {request.time}")
+                yield request
     except OSError as error:
         raise BadTrace(f"{path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadTrace(f"{path}: not a request of a trace: {error!r}") from None
+    except KeyError as error:
+        raise BadTrace(f"{path}, line {num_read}: not a request of a trace: it has no {error}") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise BadTrace(f"{path}, line {num_read}: not a request of a trace: {error}") from None

@@ -1,6 +1,6 @@
 """A run's figures as a table for people, as JSON for programs, and as panels of a chart. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -83,6 +83,7 @@ def as_json(figures: Figures) -> dict[str, Any]:
         "not_sent": figures.num_unsent,
         "failures": [asdict(each) for each in figures.failures],
         "tokens": figures.num_tokens,
+        "answers_without_usage": figures.num_untold,
         "tokens_asked_for": figures.num_asked_tokens,
         "prompt_tokens": figures.num_prompt_tokens,
         "cached_tokens": figures.num_cached_tokens,
@@ -102,16 +103,18 @@ def as_json(figures: Figures) -> dict[str, Any]:
 def panels(runs: Mapping[str, Sequence[Record]]) -> list[Panel]:
     """Distributions of several servers' answered requests, by server."""
     answered = {name: [each for each in records if each.failure is None] for name, records in runs.items()}
-    first = {
-        name: [1000 * each.first_token for each in all_ if not each.turn] for name, all_ in answered.items()
-    }
-    later = {name: [1000 * each.first_token for each in all_ if each.turn] for name, all_ in answered.items()}
+    first = {name: _first_tokens(each for each in all_ if not each.turn) for name, all_ in answered.items()}
+    later = {name: _first_tokens(each for each in all_ if each.turn) for name, all_ in answered.items()}
     gaps = {name: [1000 * gap for each in all_ for gap in each.gaps] for name, all_ in answered.items()}
     return [
         Panel("First token, first turn", "ms", first),
         Panel("First token, later turns", "ms", later),
         Panel("Between tokens", "ms", gaps),
     ]
+
+
+def _first_tokens(records: Iterable[Record]) -> list[float]:
+    return [1000 * each.first_token for each in records if each.first_token is not None]
 
 
 def _row(title: str, each: Distribution | None, width: int) -> str:
@@ -129,6 +132,10 @@ def _rates(figures: Figures, target: Target | None) -> list[str]:
         f"{'requests/s':24}{figures.requests_per_second:>10,.2f}"
         f"  {figures.num_answered:,} answered of {figures.num_sent:,} sent, in {figures.seconds:,.2f} s",
     ]
+    if figures.num_untold:
+        lines.append(
+            f"{'without usage':24}{figures.num_untold:>10,}  answers, whose tokens are counted events"
+        )
     if target is not None and good is not None and figures.good_share is not None:
         met = f"{figures.good_share:.1%} of those sent: {_aims(target)}"
         lines.append(f"{'goodput, requests/s':24}{good:>10,.2f}  {met}")

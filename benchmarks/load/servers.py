@@ -80,5 +80,5 @@ def _unique(pairs: Sequence[tuple[str, str]], flag: str) -> dict[str, str]:
 def _named(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"{text} is not NAME=VALUE")
     return name, value

@@ -133,19 +133,20 @@ def test_mooncakes_prompts_share_what_their_blocks_share(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("name", "text", "reason"),
     [
-        ("a.csv", "a,b\n1,2\n"),
-        ("b.csv", AZURE.replace("30", "x")),
-        ("c.jsonl", "{}"),
-        ("d.jsonl", "[1]"),
-        ("e.jsonl", "no JSON"),
-        ("f.jsonl", ""),
-        ("g.jsonl", '{"timestamp": 0, "input_length": 0, "output_length": 1}'),
+        ("a.csv", "a,b\n1,2\n", "line 2: .* has no 'TIMESTAMP'"),
+        ("b.csv", AZURE.replace("30", "x"), "line [0-9]+: .*'x'"),
+        ("c.jsonl", "{}", "line 1: .* has no 'timestamp'"),
+        ("d.jsonl", "\n[1]", "line 2"),
+        ("e.jsonl", "no JSON", "line 1"),
+        ("f.jsonl", "", "no request that fits"),
+        ("g.jsonl", '{"timestamp": 0, "input_length": 0, "output_length": 1}', "no request that fits"),
+        ("h.jsonl", '{"timestamp": NaN, "input_length": 1, "output_length": 1}', "line 1: .*time is nan"),
     ],
 )
-def test_what_is_no_trace_says_so(tmp_path: Path, name: str, text: str) -> None:
-    with pytest.raises(BadTrace, match=name):
+def test_what_is_no_trace_says_so(tmp_path: Path, name: str, text: str, reason: str) -> None:
+    with pytest.raises(BadTrace, match=rf"{name}.*{reason}"):
         read_trace(write(tmp_path / name, text), count=9)
 
 

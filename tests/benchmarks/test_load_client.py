@@ -55,12 +55,13 @@ def test_an_answer_has_its_text_counts_and_times() -> None:
 def test_counts_come_from_usage_where_an_event_holds_several_tokens() -> None:
     (one,) = ask(chunked(text("a b c"), text(""), text(None), text("d", "stop"), usage(7), DONE))
 
-    assert (one.num_tokens, len(one.arrivals)) == (7, 2)
+    assert (one.num_tokens, one.tells_tokens, len(one.arrivals)) == (7, True, 2)
 
 
 def test_without_usage_an_event_is_a_token() -> None:
     (one,) = ask(chunked(text("a"), text("b", "stop"), DONE))
 
+    assert not one.tells_tokens
     assert (one.num_tokens, one.num_cached_tokens, one.failure) == (2, None, None)
 
 
@@ -82,7 +83,9 @@ def plain(status: str, body: bytes) -> list[bytes]:
     [
         (plain("429 Too Many", b'{"error": "slow down"}'), "HTTP 429", '{"error": "slow down"}'),
         (plain("503 Busy", b""), "HTTP 503", ""),
-        (plain("200 OK", b'{"choices": []}'), "cut short", "0 events"),
+        (plain("200 OK", b'{"choices": []}'), "no event stream", '{"choices": []}'),
+        (plain("200 OK", b""), "no event stream", "the body is empty"),
+        (chunked(event(choices=[])), "cut short", "0 events"),
         (chunked(text("a"), event(error={"message": "it broke"})), "error in the stream", "it broke"),
         (chunked(text("a"), b"data: {no\n\n", DONE), "unreadable event", "{no"),
         (chunked(text("a"), b'data: {"choices": 1}\n\n', DONE), "unreadable event", "choices"),

@@ -62,7 +62,7 @@ def test_a_record_knows_its_times() -> None:
 def test_one_token_or_one_event_has_no_time_between() -> None:
     assert record(num_tokens=1).per_token is None
     assert record(arrivals=(1.5,)).per_token is None
-    assert record(arrivals=()).first_token == 1.0
+    assert record(arrivals=()).first_token is None
     assert record(num_tokens=0).normalized_latency is None
 
 
@@ -121,6 +121,8 @@ def test_who_does_not_tell_what_was_cached_counts_as_none(
         (Target(per_token=0.14), {}, False),
         (Target(per_token=0.001), {"num_tokens": 1}, True),
         (Target(first_token=0.5, per_token=0.14), {}, False),
+        (Target(first_token=9.0), {"arrivals": ()}, False),
+        (Target(per_token=0.14), {"arrivals": ()}, True),
         (Target(), {"failure": Failure("timeout", "")}, False),
     ],
 )

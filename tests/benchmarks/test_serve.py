@@ -14,8 +14,8 @@ from gateway.conversation.prompt import Prompts
 from gateway.conversation.template import CHATML, ChatTemplate
 from gateway.conversation.text_model import TextModel
 from gateway.settings import Settings
-from tests.benchmarks.stub_server import Asked, StubServer, answer, stub_server
-from tests.benchmarks.test_load_client import plain
+from tests.benchmarks.stub_server import Asked, StubServer, answer, chunked, stub_server, text
+from tests.benchmarks.test_load_client import DONE, plain
 from tests.fakes import ByteTokenizer, Script, ScriptedEngine, engine_info
 from tests.live import live_server, scripted_services
 
@@ -53,6 +53,24 @@ def test_a_run_prints_its_figures_and_writes_them(tmp_path: Path, capsys: pytest
     assert told["first_token_later_turns"]["n"] == 4
     assert told["end_to_end"]["p50"] <= told["end_to_end"]["p99"]
     assert ElementTree.fromstring(plot.read_text()).tag.endswith("svg")
+
+
+def test_tokens_that_are_counted_events_are_said_to_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One conversation of two turns, and only the first answer has usage."""
+    figures = tmp_path / "a.json"
+
+    def script(asked: Asked) -> list[bytes]:
+        return say(asked) if asked.number == 0 else chunked(text("a"), text("b", "length"), DONE)
+
+    with stub_server(script) as stub:
+        code = serve([*short(stub), "--users", "1", "--turns", "2", "--json", str(figures)])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert code == 0
+    assert [line.split()[:3] for line in lines if line.startswith("without")] == [["without", "usage", "1"]]
+    assert json.loads(figures.read_text())["answers_without_usage"] == 1
 
 
 def test_failures_are_printed_by_kind_and_end_with_code_1(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,6 +161,24 @@ def test_flags_that_do_not_go_together_are_refused(
 
     assert left.value.code == 2
     assert "error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--users", "0"], "--users: 0 is not above 0"),
+        (["--system", "-1"], "--system: -1 is below 0"),
+        (["--rate", "nan"], "--rate: nan is not a number above 0"),
+        (["--think", "-1"], "--think: -1 is not a number from 0 up"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_with_the_range(
+    flags: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        serve(["--url", "http://127.0.0.1:1/v1", "--model", "m", *flags])
+
+    assert reason in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -279,3 +315,10 @@ def test_compare_refuses_flags_that_name_nobody(capsys: pytest.CaptureFixture[st
         compare([*SMALL])
 
     assert "name at least one" in capsys.readouterr().err
+
+
+def test_compare_says_what_a_server_is_named_by(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        compare(["--server", "foo", *SMALL])
+
+    assert "--server: foo is not NAME=VALUE" in capsys.readouterr().err
