@@ -2,8 +2,8 @@
 
     number ~= step * code,  step = max |number| / 127
 
-A query is rounded to 15 bits and a weight to 16 when they meet the codes, so that all products are sums of
-integers, which are exact in any order.
+When they meet the codes, a query is rounded as a key is, and a weight to 16 bits, so that all products are
+sums of integers, which are exact in any order.
 
 Such a pool's tensors are int8, and a head has STEP_BYTES more of a token than dimensions: keys are
 [num_blocks, num_kv_heads, head_dim + STEP_BYTES, block_size] and values [..., block_size, head_dim +

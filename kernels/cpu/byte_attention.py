@@ -1,8 +1,8 @@
 """Attention of one task for one key head over blocks of 8 bits: see `kernels.byte_cache`.
 
-As `kernels.cpu.attention` has it, but that queries are rounded to 15 bits and weights, with the step of each
-value in them, to 16. So all products are sums of integers, which are exact, and vectors and tile registers
-give the same bits.
+As `kernels.cpu.attention` has it, but that queries are rounded as keys are, and weights, with the step of
+each value in them, to 16 bits. So all products are sums of integers, which are exact, and vectors and tile
+registers give the same bits.
 """
 
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import torch
 from numba import types
 from numba.extending import intrinsic
 
-from kernels.byte_linear import PART, TINY
+from kernels.byte_linear import TINY
 from kernels.cpu import lowering
 from kernels.cpu.arrays import as_array
 from kernels.cpu.attention_ahead import AHEAD_SIZE
@@ -27,7 +27,7 @@ from kernels.cpu.byte_attention_sums import (
     WEIGHT_PART,
     WEIGHT_STRIDE,
     copy_values,
-    join_scores,
+    exact_scores,
     join_weighed,
     place_of,
     score_registers,
@@ -35,8 +35,7 @@ from kernels.cpu.byte_attention_sums import (
     weigh_registers,
     weigh_vectors,
 )
-from kernels.cpu.byte_blocks import TOGETHER, head_bytes, load_steps
-from kernels.cpu.byte_rows import split_row
+from kernels.cpu.byte_blocks import TOGETHER, head_bytes, load_steps, round_query
 from kernels.cpu.exponentials import exp2_rough
 from kernels.cpu.leaf import leaf
 from kernels.cpu.vectors import (
@@ -65,16 +64,15 @@ LOG2_E = np.float32(1.4426950408889634)
 WEIGHT_TOP = WEIGHT_PART * WEIGHT_PART - 1
 ZERO, TINY_NUMBER, TOP_NUMBER, TOP_INVERSE = (np.float32(x) for x in (0, TINY, WEIGHT_TOP, 1 / WEIGHT_TOP))
 NOTHING = np.float32(-np.inf)
-NO_EXCESS = np.int32(0)
 
 
 class ByteWorkspace(NamedTuple):
     """What each worker computes in: the first dimension is the worker."""
 
-    queries: npt.NDArray[np.int8]  # [num_workers, 2 * MAX_ROWS * head_dim], in groups
-    steps: npt.NDArray[np.float32]  # [num_workers, 2 * MAX_ROWS], of queries
-    excesses: npt.NDArray[np.int32]  # [num_workers, 4 * MAX_ROWS]
-    scores: npt.NDArray[np.float32]  # [num_workers, 2 * MAX_ROWS * SCORE_STRIDE], in groups; sums at first
+    queries: npt.NDArray[np.int8]  # [num_workers, MAX_ROWS * head_dim]
+    steps: npt.NDArray[np.float32]  # [num_workers, MAX_ROWS], of queries
+    excesses: npt.NDArray[np.int32]  # [num_workers, MAX_ROWS]
+    scores: npt.NDArray[np.float32]  # [num_workers, MAX_ROWS * SCORE_STRIDE]; sums at first
     weights: npt.NDArray[np.uint8]  # [num_workers, 2 * MAX_ROWS * WEIGHT_STRIDE], in groups
     weight_steps: npt.NDArray[np.float32]  # [num_workers, MAX_ROWS]
     key_steps: npt.NDArray[np.float32]  # [num_workers, PARTITION_TOKENS]
@@ -92,10 +90,10 @@ def make_byte_workspace(num_workers: int, head_dim: int) -> ByteWorkspace:
         return as_array(torch.zeros(num_workers, size, dtype=kind))
 
     return ByteWorkspace(
-        queries=fresh(2 * MAX_ROWS * head_dim, torch.int8),
-        steps=fresh(2 * MAX_ROWS, torch.float32),
-        excesses=fresh(4 * MAX_ROWS, torch.int32),
-        scores=fresh(2 * MAX_ROWS * SCORE_STRIDE, torch.float32),
+        queries=fresh(MAX_ROWS * head_dim, torch.int8),
+        steps=fresh(MAX_ROWS, torch.float32),
+        excesses=fresh(MAX_ROWS, torch.int32),
+        scores=fresh(MAX_ROWS * SCORE_STRIDE, torch.float32),
         weights=fresh(2 * MAX_ROWS * WEIGHT_STRIDE, torch.uint8),
         weight_steps=fresh(MAX_ROWS, torch.float32),
         key_steps=fresh(PARTITION_TOKENS, torch.float32),
@@ -116,7 +114,6 @@ def attend_bytes(task, head, members, query, keys, values, block_tables, scale, 
     _find_runs(task, head, keys.shape[1], head_dim, block_size, block_tables, places)
     queries, scores, weights = work.queries[worker], work.scores[worker], work.weights[worker]
     query_steps, excesses, weight_steps = work.steps[worker], work.excesses[worker], work.weight_steps[worker]
-    parts = queries, queries[GROUP_ROWS * head_dim :], query_steps, excesses
     key_steps, value_steps = work.key_steps[worker], work.value_steps[worker]
     copy = work.values[worker]
     _find_steps(keys, values, places, num_runs, key_steps, value_steps)
@@ -129,15 +126,15 @@ def attend_bytes(task, head, members, query, keys, values, block_tables, scale, 
         for row in range(num_rows):
             token = members[task.first_member + (start + row) // group].token
             place = (token * query.shape[1] + head * group + (start + row) % group) * head_dim
-            split_row(query, place, head_dim, place_of(row), head_dim, parts)
+            query_steps[row], excesses[row] = round_query(query, place, head_dim, queries, row * head_dim)
         if use_registers:
-            score_registers(queries, num_rows, head_dim, keys, places, num_runs, block_size, ahead, scores)
+            score_registers(queries, head_dim, keys, places, num_runs, block_size, ahead, scores)
         else:
             score_vectors(queries, num_rows, head_dim, keys, places, num_runs, block_size, ahead, scores)
         for row in range(num_rows):
             num_visible = max(0, members[task.first_member + (start + row) // group].num_visible)
-            top = _find_scores(scores, row, num_visible, parts, key_steps)
-            row_factor, place = query_steps[place_of(row)] * factor, first_row + start + row
+            top = _find_scores(scores, row, num_visible, excesses[row], key_steps)
+            row_factor, place = query_steps[row] * factor, first_row + start + row
             partials[1][place] = top * row_factor if num_visible > 0 else NOTHING
             partials[2][place], weight_steps[row] = _softmax_row(
                 scores, row, row_factor, top, num_visible, num_runs, value_steps, weights
@@ -197,14 +194,13 @@ def _store_weights(typing, weights, high, low, vector, other):
 
 
 @leaf
-def _find_scores(scores, row, num_visible, parts, key_steps):
-    """Put a row's scores, but for its own factor, in the place of its high sums. Returns the largest."""
-    start, excesses, together = place_of(row) * SCORE_STRIDE, parts[3], 2 * LANES
-    excess = np.int32(excesses[2 * place_of(row)] * PART + excesses[2 * place_of(row) + 1])
+def _find_scores(scores, row, num_visible, excess, key_steps):
+    """Put a row's scores, but for its own factor, in the place of its sums. Returns the largest."""
+    start, together = row * SCORE_STRIDE, 2 * LANES
     highest = other_highest = broadcast(NOTHING)
     for token in range(0, num_visible, together):
-        score = multiply(join_scores(scores, start + token, excess), load(key_steps, token))
-        other = join_scores(scores, start + token + LANES, excess)
+        score = multiply(exact_scores(scores, start + token, excess), load(key_steps, token))
+        other = exact_scores(scores, start + token + LANES, excess)
         other = multiply(other, load(key_steps, token + LANES))
         store(scores, start + token, score)
         store(scores, start + token + LANES, other)
@@ -222,7 +218,7 @@ def _softmax_row(scores, row, factor, top, num_visible, num_runs, value_steps, w
     Returns the sum of the weights, and the step of what was stored, which goes by the largest product: where
     one token takes nearly all of the weight and has a small value, the others are not lost.
     """
-    start, high = place_of(row) * SCORE_STRIDE, place_of(row) * WEIGHT_STRIDE
+    start, high = row * SCORE_STRIDE, place_of(row) * WEIGHT_STRIDE
     low, together = high + GROUP_ROWS * WEIGHT_STRIDE, 2 * LANES
     scale, shift, zeros = broadcast(factor), broadcast(-(top * factor)), broadcast(ZERO)
     weight_sum = other_sum = peaks = other_peaks = zeros
@@ -281,7 +277,7 @@ def _weigh(
         for row in range(num_rows):
             place, target = place_of(row) * LANES, first + row * head_dim
             steps = broadcast(weight_steps[row])
-            weighed = join_weighed(sums, place, NO_EXCESS)
+            weighed = join_weighed(sums, place)
             store(out, target + dim, multiply(weighed, steps))
-            weighed = join_weighed(sums, place + SUMS_SIZE // 2, NO_EXCESS)
+            weighed = join_weighed(sums, place + SUMS_SIZE // 2)
             store(out, target + dim + LANES, multiply(weighed, steps))

@@ -1,9 +1,10 @@
 """The integer sums of attention over blocks of 8 bits: what queries and keys, weights and values come to.
 
 Owns the two ways to add them up: vectors, a few rows at a time, and AMX's tile registers. Both are exact, and
-so agree. A row's numbers are bytes in two parts, high and low, and rows lie in groups as tile registers take
-them: the high parts of GROUP_ROWS rows, then their low parts. Sums are int32 in the same groups: of scores,
-rows SCORE_STRIDE apart; of values, [2, 2 * MAX_ROWS, LANES], two columns of LANES dimensions.
+so agree. A query is a row of bytes, and its sums with keys are rows of int32, SCORE_STRIDE apart. Weights are
+bytes in two parts, high and low, and their rows lie in groups as tile registers take them: the high parts of
+GROUP_ROWS rows, then their low parts. Sums of values are int32 in the same groups, [2, 2 * MAX_ROWS, LANES]:
+two columns of LANES dimensions.
 """
 
 from typing import Any
@@ -12,7 +13,6 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from kernels.byte_linear import PART
 from kernels.cpu import lowering
 from kernels.cpu.amx import (
     LEFT,
@@ -46,7 +46,7 @@ __all__ = [
     "WEIGHT_PART",
     "WEIGHT_STRIDE",
     "copy_values",
-    "join_scores",
+    "exact_scores",
     "join_weighed",
     "place_of",
     "score_registers",
@@ -75,49 +75,71 @@ def place_of(row):
     return row // GROUP_ROWS * TILE_ROWS + row % GROUP_ROWS
 
 
-def _adding(*, is_left_signed: bool) -> Any:
-    def add(typing, tile, left, high, low, stride, right, place, other):
-        """The tile plus TOGETHER products: rows of the left side, bytes at `high` and `low` and each `stride`
-        on, times the vectors of the right side at two places. Its vectors are int32.
-        """
+@intrinsic
+def _add_keys(typing, tile, queries, place, stride, keys, first, second):
+    """The tile plus TOGETHER products: rows of queries, from `place` on and `stride` bytes apart, times the
+    vectors of keys at two places. Its vectors are int32.
+    """
 
-        def codegen(context, builder, signature, arguments):
-            value, left_data, row_high, row_low, step, right_data, first, second = arguments
-            vectors = []
-            for offset in (first, second):
-                address = lowering.address(context, builder, right_data, right, offset)
-                vectors.append(builder.load(builder.bitcast(address, lowering.INTS.as_pointer()), align=1))
-            starts = [row_high, row_low]
-            for number in range(0, tile.rows, 2):
-                part = number // 2 % 2
-                address = lowering.address(context, builder, left_data, left, starts[part])
-                word = builder.load(builder.bitcast(address, lowering.INT32.as_pointer()), align=1)
-                four = lowering.splat(builder, word, lowering.INTS)
-                for half, vector in enumerate(vectors):
-                    sums = builder.bitcast(builder.extract_value(value, number + half), lowering.INTS)
-                    operands = (vector, four) if is_left_signed else (four, vector)
-                    sums = dot_bytes(builder, sums, *operands, has_vnni=HAS_VNNI)
-                    value = builder.insert_value(value, builder.bitcast(sums, lowering.FLOATS), number + half)
-                starts[part] = builder.add(starts[part], step)
-            return value
+    def codegen(context, builder, signature, arguments):
+        value, data, row, step, keys_data, *places = arguments
+        vectors = [_vector(context, builder, keys_data, keys, place) for place in places]
+        for number in range(0, tile.rows, 2):
+            four = _four(context, builder, data, queries, row)
+            value = _dot(builder, value, number, [(vector, four) for vector in vectors])
+            row = builder.add(row, step)
+        return value
 
-        index = types.intp
-        return tile(tile, left, index, index, index, right, index, index), codegen
-
-    return intrinsic(add)
+    index = types.intp
+    return tile(tile, queries, index, index, keys, index, index), codegen
 
 
-_add_keys = _adding(is_left_signed=True)  # keys' codes are unsigned
-_add_values = _adding(is_left_signed=False)  # weights are unsigned
+@intrinsic
+def _add_values(typing, tile, weights, high, low, stride, values, first, second):
+    """The same: rows of weights, whose parts begin at `high` and `low`, times the vectors of values."""
+
+    def codegen(context, builder, signature, arguments):
+        value, data, *starts, step, values_data, one, other = arguments
+        vectors = [_vector(context, builder, values_data, values, place) for place in (one, other)]
+        for number in range(0, tile.rows, 2):
+            part = number // 2 % 2
+            four = _four(context, builder, data, weights, starts[part])
+            value = _dot(builder, value, number, [(four, vector) for vector in vectors])
+            starts[part] = builder.add(starts[part], step)
+        return value
+
+    index = types.intp
+    return tile(tile, weights, index, index, index, values, index, index), codegen
 
 
-def _storing(stride: int) -> Any:
+def _vector(context: Any, builder: Any, data: Any, kind: Any, place: Any) -> Any:
+    address = lowering.address(context, builder, data, kind, place)
+    return builder.load(builder.bitcast(address, lowering.INTS.as_pointer()), align=1)
+
+
+def _four(context: Any, builder: Any, data: Any, kind: Any, place: Any) -> Any:
+    """TOGETHER bytes, in every lane."""
+    address = lowering.address(context, builder, data, kind, place)
+    word = builder.load(builder.bitcast(address, lowering.INT32.as_pointer()), align=1)
+    return lowering.splat(builder, word, lowering.INTS)
+
+
+def _dot(builder: Any, tile: Any, number: int, operands: list[tuple[Any, Any]]) -> Any:
+    """The tile with products, unsigned times signed, added to its vectors from a number on."""
+    for index, pair in enumerate(operands, number):
+        sums = builder.bitcast(builder.extract_value(tile, index), lowering.INTS)
+        sums = dot_bytes(builder, sums, *pair, has_vnni=HAS_VNNI)
+        tile = builder.insert_value(tile, builder.bitcast(sums, lowering.FLOATS), index)
+    return tile
+
+
+def _storing(stride: int, num_parts: int) -> Any:
     def store_sums(typing, tile, sums, place, other):
-        """Of each row of the tile its high and low sums: both halves, each at its own place."""
+        """Of each row of the tile its parts' sums: both halves, each at its own place."""
 
         def codegen(context, builder, signature, arguments):
             for number in range(tile.rows):
-                half, part, row = number % 2, number // 2 % 2, number // 4
+                half, part, row = number % 2, number // 2 % num_parts, number // (2 * num_parts)
                 skip = ir.Constant(INDEX, (part * GROUP_ROWS + row) * stride)
                 start = builder.add(arguments[2 + half], skip)
                 address = lowering.address(context, builder, arguments[1], sums, start)
@@ -130,29 +152,33 @@ def _storing(stride: int) -> Any:
     return intrinsic(store_sums)
 
 
-_store_scores, _store_weighed = _storing(SCORE_STRIDE), _storing(LANES)
+_store_scores, _store_weighed = _storing(SCORE_STRIDE, 1), _storing(LANES, 2)
 
 
-def _joining(part: int, stride: int) -> Any:
-    def join(typing, sums, place, excess):
-        def codegen(context, builder, signature, arguments):
-            numbers = []
-            for index in range(2):
-                offset = builder.add(arguments[1], ir.Constant(INDEX, index * GROUP_ROWS * stride))
-                address = lowering.address(context, builder, arguments[0], sums, offset)
-                numbers.append(builder.load(builder.bitcast(address, lowering.INTS.as_pointer()), align=4))
-            high = builder.mul(numbers[0], lowering.int_constant(part))
-            excess = lowering.splat(builder, arguments[2], lowering.INTS)
-            exact = builder.sub(builder.add(high, numbers[1]), excess)  # what is lost above comes back
-            return builder.sitofp(exact, lowering.FLOATS)
+@intrinsic
+def exact_scores(typing, sums, place, excess):
+    """LANES sums with keys, which are too large by `excess`, as one vector of floats."""
 
-        return lowering.VECTOR(sums, types.intp, types.int32), codegen
+    def codegen(context, builder, signature, arguments):
+        found = _vector(context, builder, arguments[0], sums, arguments[1])
+        exact = builder.sub(found, lowering.splat(builder, arguments[2], lowering.INTS))
+        return builder.sitofp(exact, lowering.FLOATS)
 
-    return intrinsic(join)
+    return lowering.VECTOR(sums, types.intp, types.int32), codegen
 
 
-# (sums, place of a row's high ones, by how much all is too large): as one vector of floats.
-join_scores, join_weighed = _joining(PART, SCORE_STRIDE), _joining(WEIGHT_PART, LANES)
+@intrinsic
+def join_weighed(typing, sums, place):
+    """LANES sums of values, those with the high parts at a place, as one vector of floats."""
+
+    def codegen(context, builder, signature, arguments):
+        high = _vector(context, builder, arguments[0], sums, arguments[1])
+        place = builder.add(arguments[1], ir.Constant(INDEX, GROUP_ROWS * LANES))
+        low = _vector(context, builder, arguments[0], sums, place)
+        high = builder.mul(high, lowering.int_constant(WEIGHT_PART))
+        return builder.sitofp(builder.add(high, low), lowering.FLOATS)  # what is lost above comes back
+
+    return lowering.VECTOR(sums, types.intp), codegen
 
 
 @intrinsic
@@ -180,17 +206,16 @@ def copy_values(values, places, num_runs, head_dim, copy):
 
 def _score_rows(rows: int) -> Any:
     """Compile the sums of `rows` query rows with two runs of keys."""
-    num_vectors = 4 * rows
+    num_vectors = 2 * rows
 
     @leaf
     def score_rows(queries, row, head_dim, keys, places, run, other, block_size, sums):
         tile = zero_tile(num_vectors)
-        high = place_of(row) * head_dim
-        low, place, more = high + GROUP_ROWS * head_dim, places[run], places[other]
+        first, place, more = row * head_dim, places[run], places[other]
         for dim in range(0, head_dim, TOGETHER):
             skip = dim * block_size
-            tile = _add_keys(tile, queries, high + dim, low + dim, head_dim, keys, place + skip, more + skip)
-        start = place_of(row) * SCORE_STRIDE
+            tile = _add_keys(tile, queries, first + dim, head_dim, keys, place + skip, more + skip)
+        start = row * SCORE_STRIDE
         _store_scores(tile, sums, start + run * LANES, start + other * LANES)
 
     return score_rows
@@ -225,7 +250,7 @@ _weigh_1, _weigh_2, _weigh_3, _weigh_4 = (_weigh_rows(rows) for rows in (1, 2, 3
 
 @leaf
 def score_vectors(queries, num_rows, head_dim, keys, places, num_runs, block_size, ahead, sums):
-    """Sums of runs of keys: int32, a row's SCORE_STRIDE apart and in groups as the queries are."""
+    """Sums with runs of keys: int32, rows SCORE_STRIDE apart."""
     for run in range(0, num_runs, 2):
         other = min(run + 1, num_runs - 1)  # may be the same once more, and agrees with itself
         ask(ahead)
@@ -256,38 +281,16 @@ def weigh_vectors(weights, num_rows, head_dim, num_runs, values, places, dim, ah
 
 
 @leaf
-def score_registers(queries, num_rows, head_dim, keys, places, num_runs, block_size, ahead, sums):
-    """As `score_vectors`. `head_dim` is a multiple of DEPTH."""
+def score_registers(queries, head_dim, keys, places, num_runs, block_size, ahead, sums):
+    """As `score_vectors`, of MAX_ROWS rows. `head_dim` is a multiple of DEPTH."""
     for run in range(num_runs):
         ask(ahead)
-        if num_rows > GROUP_ROWS:
-            _score_two(queries, head_dim, keys, places[run], block_size, sums, run * LANES)
-        else:
-            _score_one(queries, head_dim, keys, places[run], block_size, sums, run * LANES)
-
-
-@leaf
-def _score_one(queries, head_dim, keys, place, block_size, sums, column):
-    clear(SUMS)
-    for dim in range(0, head_dim, DEPTH):
-        load(OTHER, keys, place + dim * block_size, TOGETHER * block_size)
-        load(WIDE, queries, dim, head_dim)
-        add_byte_products(SUMS, WIDE, OTHER)
-    store(SUMS, sums, column, SCORE_BYTES)
-
-
-@leaf
-def _score_two(queries, head_dim, keys, place, block_size, sums, column):
-    clear(SUMS)
-    clear(MORE_SUMS)
-    for dim in range(0, head_dim, DEPTH):
-        load(OTHER, keys, place + dim * block_size, TOGETHER * block_size)
-        load(WIDE, queries, dim, head_dim)
-        add_byte_products(SUMS, WIDE, OTHER)
-        load(WIDE, queries, TILE_ROWS * head_dim + dim, head_dim)
-        add_byte_products(MORE_SUMS, WIDE, OTHER)
-    store(SUMS, sums, column, SCORE_BYTES)
-    store(MORE_SUMS, sums, TILE_ROWS * SCORE_STRIDE + column, SCORE_BYTES)
+        clear(SUMS)
+        for dim in range(0, head_dim, DEPTH):
+            load(OTHER, keys, places[run] + dim * block_size, TOGETHER * block_size)
+            load(WIDE, queries, dim, head_dim)
+            add_byte_products(SUMS, WIDE, OTHER)
+        store(SUMS, sums, run * LANES, SCORE_BYTES)
 
 
 @leaf

@@ -6,7 +6,8 @@ of dimension `dim` and slot `slot` lies, counted in bytes from a block's first o
     keys     dim // 4 * 4 * block_size + slot * 4 + dim % 4
     values   slot // 4 * 4 * head_dim + dim * 4 + slot % 4
 
-and keys' codes are 128 more than they are, unsigned. The steps follow. Owns what reads and writes this order.
+and keys' codes are 128 more than they are, unsigned. The steps follow. Owns what reads and writes this order,
+and how the queries that meet it are rounded.
 """
 
 from typing import Any
@@ -23,9 +24,10 @@ from kernels.cpu.leaf import leaf
 from kernels.cpu.lowering import LANES
 from kernels.cpu.vectors import broadcast, larger_magnitude, largest_magnitude, load, multiply
 
-__all__ = ["TOGETHER", "head_bytes", "load_steps", "store_key_head", "store_value_head"]
+__all__ = ["TOGETHER", "head_bytes", "load_steps", "round_query", "store_key_head", "store_value_head"]
 
 TOGETHER = 4
+CODE_OFFSET = 128  # of keys
 ZERO, TINY_NUMBER, TOP_NUMBER, TOP_INVERSE = (np.float32(x) for x in (0, TINY, TOP, 1 / TOP))
 
 BYTE = ir.IntType(8)
@@ -72,7 +74,7 @@ def _store_key_codes(typing, pool, place, stride, vector):
 
     def codegen(context, builder, signature, arguments):
         data, start, step, value = arguments
-        codes = builder.xor(_codes(builder, value), ir.Constant(BYTES, [128] * LANES))
+        codes = builder.xor(_codes(builder, value), ir.Constant(BYTES, [CODE_OFFSET] * LANES))
         words = builder.bitcast(codes, WORDS)
         for index in range(WORDS.count):
             word = builder.extract_element(words, ir.Constant(lowering.INT32, index))
@@ -100,6 +102,33 @@ def _store_value_codes(typing, pool, place, vector):
     return types.none(pool, types.intp, lowering.VECTOR), codegen
 
 
+@intrinsic
+def _store_query_codes(typing, sums, codes, place, vector):
+    """LANES dimensions side by side. Returns the sums, whose lanes are integers, with the codes added."""
+
+    def codegen(context, builder, signature, arguments):
+        before, data, start, value = arguments
+        whole = lowering.whole_numbers(builder, value)
+        target = lowering.address(context, builder, data, codes, start)
+        builder.store(builder.trunc(whole, BYTES), builder.bitcast(target, BYTES.as_pointer()), align=1)
+        total = builder.add(builder.bitcast(before, lowering.INTS), whole)
+        return builder.bitcast(total, lowering.FLOATS)
+
+    return lowering.VECTOR(lowering.VECTOR, codes, types.intp, lowering.VECTOR), codegen
+
+
+@intrinsic
+def _excess(typing, sums):
+    """By how much products of codes with these sums and keys' codes are too large."""
+
+    def codegen(context, builder, signature, arguments):
+        bits = builder.bitcast(arguments[0], lowering.INTS)
+        total = lowering.call(builder, f"llvm.vector.reduce.add.v{LANES}i32", [bits], lowering.INT32)
+        return builder.mul(total, ir.Constant(lowering.INT32, CODE_OFFSET))
+
+    return types.int32(lowering.VECTOR), codegen
+
+
 @leaf
 def _step_and_inverse(x, start, head_dim):
     peaks = broadcast(ZERO)
@@ -109,6 +138,18 @@ def _step_and_inverse(x, start, head_dim):
     if peak < TINY_NUMBER:
         return ZERO, ZERO
     return peak * TOP_INVERSE + (peak - peak), TOP_NUMBER / peak
+
+
+@leaf
+def round_query(x, start, head_dim, codes, place):
+    """A query's head, rounded as a key's is. Returns its step, and by how much its sums of products with
+    keys' codes are too large.
+    """
+    step, inverse = _step_and_inverse(x, start, head_dim)
+    factor, sums = broadcast(inverse), broadcast(ZERO)
+    for dim in range(0, head_dim, LANES):
+        sums = _store_query_codes(sums, codes, place + dim, multiply(load(x, start + dim), factor))
+    return step, _excess(sums)
 
 
 @leaf

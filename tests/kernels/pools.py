@@ -99,7 +99,9 @@ def paired_values(values: torch.Tensor) -> torch.Tensor:
 
 
 def in_bytes(case: AttentionCase) -> tuple[AttentionCase, AttentionCase]:
-    """A float32 case with its pools in 8 bits: in the order of the reference, and in that of the CPU."""
+    """A float32 case with its pools in 8 bits: in the order of the reference, with queries as the CPU rounds
+    them, and in that of the CPU.
+    """
     keys, key_steps = round_heads(case.keys.mT)
     values, value_steps = round_heads(case.values)
     keys = keys.mT.contiguous()
@@ -116,7 +118,8 @@ def in_bytes(case: AttentionCase) -> tuple[AttentionCase, AttentionCase]:
         replace(case, keys=pools[0].view(shapes[0]), values=pools[1].view(shapes[1]))
         for pools in (plain, ordered)
     )
-    return first, second
+    codes, steps = round_heads(case.query)
+    return replace(first, query=codes * steps[..., None]), second
 
 
 def _with_steps(codes: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:

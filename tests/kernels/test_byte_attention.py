@@ -19,7 +19,7 @@ from tests.kernels.pools import AttentionCase, Shape, attention_case, in_bytes
 
 SHAPES = [Shape(9, 3, 64, 16), Shape(8, 1, 128, 64), Shape(6, 2, 32, 16), Shape(20, 2, 96, 32)]
 SPANS = [(1, 1), (16, 16), (17, 17), (37, 1), (37, 5), (300, 50), (513, 1)]
-TOLERANCE = 4e-4  # queries of 15 bits, and weights of 16
+TOLERANCE = 4e-4  # weights of 16 bits
 
 
 def ways(shape: Shape) -> list[int]:
