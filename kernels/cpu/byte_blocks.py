@@ -20,6 +20,7 @@ from numba.extending import intrinsic
 from kernels.byte_cache import STEP_BYTES
 from kernels.byte_linear import TINY, TOP
 from kernels.cpu import lowering
+from kernels.cpu.byte_rows import CODE_OFFSET, excess_of
 from kernels.cpu.leaf import leaf
 from kernels.cpu.lowering import LANES
 from kernels.cpu.vectors import broadcast, larger_magnitude, largest_magnitude, load, multiply
@@ -27,7 +28,6 @@ from kernels.cpu.vectors import broadcast, larger_magnitude, largest_magnitude, 
 __all__ = ["TOGETHER", "head_bytes", "load_steps", "round_query", "store_key_head", "store_value_head"]
 
 TOGETHER = 4
-CODE_OFFSET = 128  # of keys
 ZERO, TINY_NUMBER, TOP_NUMBER, TOP_INVERSE = (np.float32(x) for x in (0, TINY, TOP, 1 / TOP))
 
 BYTE = ir.IntType(8)
@@ -117,18 +117,6 @@ def _store_query_codes(typing, sums, codes, place, vector):
     return lowering.VECTOR(lowering.VECTOR, codes, types.intp, lowering.VECTOR), codegen
 
 
-@intrinsic
-def _excess(typing, sums):
-    """By how much products of codes with these sums and keys' codes are too large."""
-
-    def codegen(context, builder, signature, arguments):
-        bits = builder.bitcast(arguments[0], lowering.INTS)
-        total = lowering.call(builder, f"llvm.vector.reduce.add.v{LANES}i32", [bits], lowering.INT32)
-        return builder.mul(total, ir.Constant(lowering.INT32, CODE_OFFSET))
-
-    return types.int32(lowering.VECTOR), codegen
-
-
 @leaf
 def _step_and_inverse(x, start, head_dim):
     peaks = broadcast(ZERO)
@@ -149,7 +137,7 @@ def round_query(x, start, head_dim, codes, place):
     factor, sums = broadcast(inverse), broadcast(ZERO)
     for dim in range(0, head_dim, LANES):
         sums = _store_query_codes(sums, codes, place + dim, multiply(load(x, start + dim), factor))
-    return step, _excess(sums)
+    return step, excess_of(sums)
 
 
 @leaf

@@ -15,7 +15,7 @@ from kernels.cpu.leaf import leaf
 from kernels.cpu.lowering import LANES
 from kernels.cpu.vectors import broadcast, larger_magnitude, largest_magnitude, load, multiply, multiply_add
 
-__all__ = ["product_vector", "split_row"]
+__all__ = ["CODE_OFFSET", "excess_of", "product_vector", "split_row"]
 
 ZERO, TINY_NUMBER, TOP_NUMBER, TOP_INVERSE = (np.float32(x) for x in (0, TINY, INPUT_TOP, 1 / INPUT_TOP))
 CODE_OFFSET = 128
@@ -48,8 +48,8 @@ def _store_parts(typing, numbers, sums, high, low, offset):
 
 
 @intrinsic
-def _excess(typing, sums):
-    """What packed codes, which are CODE_OFFSET too large, make of an input's parts with these sums."""
+def excess_of(typing, sums):
+    """What codes that are CODE_OFFSET too large make of bytes with these sums, integers in the lanes."""
 
     def codegen(context, builder, signature, arguments):
         bits = builder.bitcast(arguments[0], lowering.INTS)
@@ -83,7 +83,7 @@ def split_row(x, start, size, row, num_inputs, inputs):
     for place in range(size, num_inputs, LANES):
         _store_parts(broadcast(ZERO), sums, high, low, row * num_inputs + place)
     steps[row] = step
-    excesses[2 * row], excesses[2 * row + 1] = _excess(sums[0]), _excess(sums[1])
+    excesses[2 * row], excesses[2 * row + 1] = excess_of(sums[0]), excess_of(sums[1])
 
 
 @intrinsic
