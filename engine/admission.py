@@ -6,7 +6,7 @@ that waits. And whoever had its turn and found no room sees at most so many of o
 until it has its blocks, so that small requests, whosever they are, cannot keep a large one out for ever.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from engine.leaders import has_leader
@@ -39,13 +39,14 @@ class Limits:
 
 
 class Admission:
-    """The waiting sequences, and what tenants were served. Adds to the running ones, and removes none."""
+    """The sequences that do not run, and what tenants were served. Adds to the running ones, removes none."""
 
     def __init__(
         self, cache: TieredCache, limits: Limits, running: RunningSet, weights: Mapping[Account, float]
     ) -> None:
         self.waiting = WaitingLines(limits.max_overtaken)
         self.shares = Shares(weights)
+        self._forks: dict[str, list[Sequence]] = {}  # choices that wait when their first one has its prompt
         self._cache = cache
         self._limits = limits
         self._running = running
@@ -57,6 +58,34 @@ class Admission:
             self.shares.enter(sequence.account, present)
         sequence.status = Status.WAITING
         self.waiting.add(sequence)
+
+    def hold_back(self, request_id: str, forks: list[Sequence]) -> None:
+        """Keep a request's further choices until its first one has its prompt."""
+        if forks:
+            self._forks[request_id] = forks
+
+    def add_forks(self, leader: Sequence) -> None:
+        """The prompt is computed and committed: the other choices match it, and compute its last token only.
+
+        What the cache had of it is what it had when the leader came.
+        """
+        for fork in self._forks.pop(leader.request_id, []):
+            fork.num_cached, fork.explanation = leader.num_cached, leader.explanation
+            self.add(fork)
+
+    def take_out(self, request_id: str, is_meant: Callable[[Sequence], bool]) -> list[Sequence]:
+        """Remove those of a request's choices that are meant. If the one with the prompt has gone, from here
+        or from the running ones, the next one leads.
+        """
+        gone = [each for each in self.waiting if each.request_id == request_id and is_meant(each)]
+        for sequence in gone:
+            self.waiting.remove(sequence)
+        forks = self._forks.pop(request_id, [])
+        staying = [fork for fork in forks if not is_meant(fork)]
+        if staying and all(each.request_id != request_id for each in (*self._running, *self.waiting)):
+            self.add(staying.pop(0))
+        self.hold_back(request_id, staying)
+        return gone + [fork for fork in forks if is_meant(fork)]
 
     def is_full(self, account: Account, num_tokens: int) -> bool:
         """Whether a request of so many prompt tokens is more than its tenant may have waiting. One that would

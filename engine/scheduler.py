@@ -14,6 +14,7 @@ from itertools import islice
 from engine.admission import Admission, Limits
 from engine.beaming import Beaming
 from engine.counters import Counters
+from engine.departures import Departures
 from engine.errors import RequestRefused
 from engine.landing import Landing
 from engine.lookahead import Lookahead, NoLookahead
@@ -50,9 +51,7 @@ class Scheduler:
         self._landing = Landing(
             cache, self.counters, self.admission.shares, self._lookahead, note_candidates=self._beaming.note
         )
-        self._forks: dict[str, list[Sequence]] = {}  # choices that start when their first one has its prompt
-        self._leaving: list[Sequence] = []  # ended while the step that computes them is in flight
-        self._is_in_flight = False
+        self._departures = Departures(cache, self._lookahead)
         self._num_added = 0
         self._has_news = True  # something has come or ended since newcomers were last looked at
         self._made_way_in_vain = False  # and nothing has ended since
@@ -109,8 +108,7 @@ class Scheduler:
         if sampling.beam is not None:
             self._beaming.begin(first, num_choices)
         self.admission.add(first)
-        if forks:
-            self._forks[request_id] = forks
+        self.admission.hold_back(request_id, forks)
 
     def is_known(self, request_id: str) -> bool:
         """Whether a request waits or runs."""
@@ -128,7 +126,7 @@ class Scheduler:
 
         `budget` bounds the tokens of a step in which answers grow, though each grows by one.
         """
-        assert not self._is_in_flight, "a step is in flight already"
+        assert not self._departures.is_in_flight, "a step is in flight already"
         plan = self._new_plan(self._limits.max_batch_tokens)
         has_made_way = self._make_way(plan, now)
         self._continue_running(plan, now, budget)
@@ -142,13 +140,13 @@ class Scheduler:
             self._help_oldest(plan, now)
         if not plan.spans:
             return None
-        self._is_in_flight = True
+        self._departures.is_in_flight = True
         return Step(tuple(plan.spans.values()), self._cache.take_copies())
 
     def look_ahead(self, now: float, budget: int | None = None) -> None:
         """While a step runs: start what the next one can start if nobody need give way for it."""
-        assert self._is_in_flight, "there is nothing to look ahead of"
-        if self._cache.is_pressed or self._leaving or not self._has_news:
+        assert self._departures.is_in_flight, "there is nothing to look ahead of"
+        if self._cache.is_pressed or self._departures or not self._has_news:
             return  # what ends with the step will be found, and its blocks are free, when it has landed
         self._has_news = False
         num_planned = sum(max(sequence.num_missing, 1) for sequence in self.running)
@@ -164,7 +162,7 @@ class Scheduler:
         for span, brought in zip(step.spans, result.spans, strict=True):
             sequence = span.sequence
             if brought.draws and sequence.num_drawn == 0 and sequence.status is Status.RUNNING:
-                self._start_forks(sequence)
+                self.admission.add_forks(sequence)
             outcome = self._landing.take(span, brought)
             if outcome is None:
                 continue
@@ -174,7 +172,7 @@ class Scheduler:
                 self._end([sequence], now)
                 self.counters.num_finished += 1
         outcomes += self._play_rounds(now)
-        self._release_leaving(now)
+        self._departures.release_leaving(now)
         return outcomes
 
     def abandon(self, step: Step, now: float) -> list[Sequence]:
@@ -183,7 +181,7 @@ class Scheduler:
         lost = {span.sequence.request_id for span in step.spans}
         gone = [sequence for request_id in lost for sequence in self._take_out(request_id, None)]
         self._end(gone, now)
-        self._release_leaving(now)
+        self._departures.release_leaving(now)
         return gone
 
     def abort(self, request_id: str, choice: int | None, now: float) -> None:
@@ -207,7 +205,7 @@ class Scheduler:
 
     def check_invariants(self) -> None:
         """Assert that blocks and leases agree; for tests and idle moments."""
-        held = [*self.running, *self._leaving]
+        held = [*self.running, *self._departures]
         self._cache.check_invariants(sequence.lease for sequence in held if sequence.lease is not None)
         waiting = self.admission.waiting
         assert all(sequence.lease is None for sequence in waiting), "who waits holds nothing"
@@ -297,11 +295,8 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence, plan: StepPlan, now: float) -> None:
         plan.drop(sequence)
-        self._lookahead.forget(sequence)
         self.running.remove(sequence)
-        self._release(sequence, now)
-        sequence.num_computed = 0
-        sequence.status = Status.WAITING
+        self._departures.preempt(sequence, now)
         if not self._beaming.is_idle(sequence):
             self.admission.add(sequence)
         self.counters.num_preemptions += 1
@@ -336,18 +331,9 @@ class Scheduler:
                     self.counters.num_found_tokens[tier] += num_tokens
 
     def _land(self) -> None:
-        assert self._is_in_flight, "no step is in flight"
-        self._is_in_flight = False
+        assert self._departures.is_in_flight, "no step is in flight"
+        self._departures.is_in_flight = False
         self._cache.finish_copies()
-
-    def _start_forks(self, leader: Sequence) -> None:
-        """The prompt is computed and committed: the other choices match it, and compute its last token only.
-
-        What the cache had of it is what it had when the leader came.
-        """
-        for fork in self._forks.pop(leader.request_id, []):
-            fork.num_cached, fork.explanation = leader.num_cached, leader.explanation
-            self.admission.add(fork)
 
     def _play_rounds(self, now: float) -> list[Outcome]:
         """Let every search go on whose hypotheses are all computed."""
@@ -365,46 +351,20 @@ class Scheduler:
         return outcomes
 
     def _take_out(self, request_id: str, choice: int | None) -> list[Sequence]:
-        """Remove sequences from every queue; if the choice with the prompt goes, the next one leads."""
+        """Remove a request, or one of its choices, from every queue."""
 
         def is_meant(sequence: Sequence) -> bool:
-            if sequence.request_id != request_id:
-                return False
             # A search has its answers at its end, all together: it cannot go without one of them.
             return choice is None or (sequence.sampling.beam is None and sequence.choice == choice)
 
-        waiting, forks = self.admission.waiting, self._forks.pop(request_id, [])
-        gone = [sequence for sequence in (*self.running, *waiting, *forks) if is_meant(sequence)]
+        gone = [each for each in self.running if each.request_id == request_id and is_meant(each)]
         for sequence in gone:
-            if sequence in self.running:
-                self.running.remove(sequence)
-            elif sequence not in forks:
-                waiting.remove(sequence)
-        staying = [sequence for sequence in forks if not is_meant(sequence)]
-        if staying and all(leader.request_id != request_id for leader in (*self.running, *waiting)):
-            self.admission.add(staying.pop(0))
-        if staying:
-            self._forks[request_id] = staying
+            self.running.remove(sequence)
+        gone += self.admission.take_out(request_id, is_meant)
         if gone:
             gone += self._beaming.forget(request_id)
         return gone
 
     def _end(self, sequences: Iterable[Sequence], now: float) -> None:
         self._made_way_in_vain = False
-        for sequence in sequences:
-            sequence.status = Status.FINISHED
-            self._lookahead.forget(sequence)
-            if self._is_in_flight:
-                self._leaving.append(sequence)
-            else:
-                self._release(sequence, now)
-
-    def _release_leaving(self, now: float) -> None:
-        for sequence in self._leaving:
-            self._release(sequence, now)
-        self._leaving.clear()
-
-    def _release(self, sequence: Sequence, now: float) -> None:
-        if sequence.lease is not None:
-            self._cache.release(sequence.lease, now)
-            sequence.lease = None
+        self._departures.end(sequences, now)
