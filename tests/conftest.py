@@ -4,7 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
+
+# Without a GPU Triton's kernels run in its interpreter, which is chosen when their modules are imported.
+os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")
 
 # Machines differ in speed, so no example has a deadline; a soak asks for more: --hypothesis-profile soak
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
