@@ -27,7 +27,7 @@ from engine.runner import DTYPES, load_runner
 from engine.sequence import SamplingParams, Sequence
 from engine.step import Span, Step
 from engine.weights import load
-from kernels.copy_blocks import copy_blocks_reference
+from kernels import Kernels
 from prefix_cache.lease import Lease
 from prefix_cache.node import Node
 from prefix_cache.plan import BlockId
@@ -46,7 +46,7 @@ def measure_move(model: ModelConfig, num_tokens: int, block_size: int) -> float:
         block_size,
         dtype=DTYPES["bfloat16"],
         device=torch.device("cpu"),
-        copy_blocks=copy_blocks_reference,
+        operations=Kernels.cpu(),
     )
     pool.keys.zero_()
     pool.values.zero_()

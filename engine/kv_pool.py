@@ -5,13 +5,16 @@ colder tiers hold them and back. Knows neither whose a block is nor what lies in
 tensors, so one layer is one contiguous view and a block of all layers is one slice.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
 
 from engine.models.config import ModelConfig
+from engine.staged_moves import StagedMoves, beside_steps
 from kernels.byte_cache import STEP_BYTES
+from kernels.operations import Operations
 from prefix_cache.plan import BlockCopy, BlockId, Tier
 
 __all__ = ["LAYOUT_VERSION", "KVPool", "bytes_per_block"]
@@ -43,7 +46,7 @@ class KVPool:
         *,
         dtype: torch.dtype,
         device: torch.device,
-        copy_blocks: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None],
+        operations: Operations,
     ) -> None:
         heads, head_size = config.num_kv_heads, _head_size(config, dtype)
         # A row is what one layer's keys, or its values, hold of one block.
@@ -60,11 +63,14 @@ class KVPool:
         self.device = device
         self.num_loads = np.zeros(num_blocks, np.int64)  # how often each block came from a colder tier
         self.bytes_per_block = bytes_per_block(config, block_size, dtype)
-        self._copy_blocks = copy_blocks
-        self._rows = rows.view(torch.uint8)  # [2 * num_layers * num_blocks, bytes]
-        self._first_rows = np.arange(0, len(rows), num_blocks)  # of block 0 in every layer
+        self._operations = operations
+        # Keys and values alike as bytes: [2, num_layers, num_blocks, bytes of a row].
+        self._bytes = rows.view(torch.uint8).view(2, config.num_layers, num_blocks, -1)
         # Copies between tiers run beside the steps, which use the device's default stream.
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._staged = None
+        if device.type == "cuda":
+            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._staged = StagedMoves(self._bytes, operations, partial(beside_steps, stream))
 
     def copy(self, copies: Sequence[BlockCopy]) -> None:
         """Carry out copies within the device's tier, whole blocks at a time."""
@@ -73,10 +79,11 @@ class KVPool:
         assert all(copy.source_tier is Tier.DEVICE and copy.target_tier is Tier.DEVICE for copy in copies), (
             "this pool is the device's tier alone"
         )
-        sources = torch.tensor([copy.source_block for copy in copies], device=self.keys.device)
-        targets = torch.tensor([copy.target_block for copy in copies], device=self.keys.device)
-        self._copy_blocks(self.keys, sources, targets)
-        self._copy_blocks(self.values, sources, targets)
+        plan = torch.tensor([(copy.source_block, copy.target_block) for copy in copies])
+        if self.device.type == "cuda":
+            plan = plan.pin_memory().to(self.device, non_blocking=True)  # no step waits for it
+        sources, targets = plan.unbind(1)
+        self._operations.copy_blocks(self._bytes.flatten(0, 1), sources.contiguous(), targets.contiguous())
 
     def gather(self, blocks: Sequence[BlockId], out: torch.Tensor) -> None:
         """Read whole blocks, each as its keys layer by layer and then its values.
@@ -84,35 +91,29 @@ class KVPool:
         `out` is [len(blocks), bytes_per_block] uint8, contiguous, in the CPU's memory (pinned for a GPU), and
         holds them on return. Any thread may call it beside the steps: slots that a step writes may be torn.
         """
-        rows = self._rows_of(blocks)
-        lines = out.view(len(rows), -1)
-        if self._stream is None:
-            # numpy copies on the calling thread alone and without the interpreter's lock. "clip" is what lets
-            # it write to `out` directly; no row is out of range.
-            np.take(self._rows.numpy(), rows, axis=0, out=lines.numpy(), mode="clip")
-            return
-        with torch.cuda.stream(self._stream):
-            self._stream.wait_stream(torch.cuda.default_stream(self.device))
-            lines.copy_(self._rows[torch.from_numpy(rows).to(self.device)], non_blocking=True)
-        self._stream.synchronize()
+        ids, staging = self._ids_of(blocks), self._as_staging(out)
+        if self._staged is None:
+            self._operations.gather_blocks(self._bytes, ids, staging)
+        else:
+            self._staged.gather(ids, staging)
 
     def scatter(self, blocks: Sequence[BlockId], source: torch.Tensor) -> None:
         """Write whole blocks from the form that `gather` gives. No block may be named twice.
 
         Any thread may call it beside the steps, as long as no step reads or writes these blocks.
         """
-        rows = self._rows_of(blocks)
-        lines = source.view(len(rows), -1)
+        ids, staging = self._ids_of(blocks), self._as_staging(source)
         self.num_loads[list(blocks)] += 1
-        if self._stream is None:
-            self._rows.numpy()[rows] = lines.numpy()
-            return
-        with torch.cuda.stream(self._stream):
-            self._stream.wait_stream(torch.cuda.default_stream(self.device))
-            self._rows[torch.from_numpy(rows).to(self.device)] = lines.to(self.device, non_blocking=True)
-        self._stream.synchronize()
+        if self._staged is None:
+            self._operations.scatter_blocks(self._bytes, ids, staging)
+        else:
+            self._staged.scatter(ids, staging)
 
-    def _rows_of(self, blocks: Sequence[BlockId]) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-        ids = np.array(blocks, dtype=np.int64)
+    def _as_staging(self, lines: torch.Tensor) -> torch.Tensor:
+        _, num_layers, _, row_bytes = self._bytes.shape
+        return lines.view(len(lines), 2, num_layers, row_bytes)
+
+    def _ids_of(self, blocks: Sequence[BlockId]) -> torch.Tensor:
+        ids = torch.tensor(blocks, dtype=torch.int64)
         assert ((ids >= 0) & (ids < self.num_blocks)).all(), f"no such block among {list(blocks)}"
-        return (ids[:, None] + self._first_rows).reshape(-1)
+        return ids

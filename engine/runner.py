@@ -346,7 +346,7 @@ def _take_pool(
             config.block_size,
             dtype=dtype,
             device=torch.device(config.device),
-            copy_blocks=kernels.copy_blocks,
+            operations=kernels,
         )
     except RuntimeError:
         raise ValueError(

@@ -1,8 +1,9 @@
 """The GPU's implementation of every operation: Triton where a kernel pays, torch where it is as good."""
 
 from kernels import Kernels
-from kernels.copy_blocks import copy_blocks_reference
+from kernels.copy_blocks import copy_blocks
 from kernels.grouped import any_linear_reference
+from kernels.move_blocks import gather_blocks, scatter_blocks
 from kernels.paged_attention import paged_attention
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_store_kv import rope_store_kv
@@ -21,6 +22,8 @@ def build() -> Kernels:
         rope_store_kv=rope_store_kv,
         paged_attention=paged_attention,
         silu_and_mul=silu_and_mul,
-        copy_blocks=copy_blocks_reference,
+        copy_blocks=copy_blocks,
+        gather_blocks=gather_blocks,
+        scatter_blocks=scatter_blocks,
         make_stack=ComposedStack,
     )

@@ -24,3 +24,5 @@ class Operations:
     paged_attention: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
     silu_and_mul: Callable[[Tensor], Tensor]
     copy_blocks: Callable[[Tensor, Tensor, Tensor], None]
+    gather_blocks: Callable[[Tensor, Tensor, Tensor], None]
+    scatter_blocks: Callable[[Tensor, Tensor, Tensor], None]

@@ -3,6 +3,7 @@
 from kernels import Kernels
 from kernels.copy_blocks import copy_blocks_reference
 from kernels.grouped import any_linear_reference
+from kernels.move_blocks import gather_blocks_reference, scatter_blocks_reference
 from kernels.paged_attention import paged_attention_reference
 from kernels.rms_norm import add_rms_norm_reference, rms_norm_reference
 from kernels.rope_store_kv import rope_store_kv_reference
@@ -22,5 +23,7 @@ def build() -> Kernels:
         paged_attention=paged_attention_reference,
         silu_and_mul=silu_and_mul_reference,
         copy_blocks=copy_blocks_reference,
+        gather_blocks=gather_blocks_reference,
+        scatter_blocks=scatter_blocks_reference,
         make_stack=ComposedStack,
     )

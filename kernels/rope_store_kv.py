@@ -12,6 +12,15 @@ import triton
 import triton.language as tl
 
 from kernels.byte_cache import write_heads
+from kernels.head_tiles import (
+    load_halves,
+    rotate,
+    rotate_reference,
+    store_keys,
+    store_queries,
+    store_values,
+    tile_of,
+)
 
 __all__ = ["rope_store_kv", "rope_store_kv_reference"]
 
@@ -24,14 +33,15 @@ def rope_store_kv(
     values: torch.Tensor,  # [num_blocks, num_kv_heads, block_size, head_dim]
     slot_mapping: torch.Tensor,  # [num_tokens] int32; -1 marks padding, which is not stored
 ) -> torch.Tensor:  # [num_tokens, num_heads, head_dim], the rotated queries, as qkv
-    """One program a token and head; a key's program moves its value as well."""
+    """One program a token and few heads; a key's program moves its value as well."""
     for tensor in (qkv, cosines, sines, keys, values):
         assert tensor.is_contiguous(), "programs count elements from the first"
     _, num_kv_heads, head_dim, block_size = keys.shape
     num_heads = qkv.shape[1] // head_dim - 2 * num_kv_heads
     query = torch.empty(len(qkv), num_heads, head_dim, dtype=qkv.dtype, device=qkv.device)
-    half = head_dim // 2
-    _rope_store_kv_kernel[(len(qkv), num_heads + num_kv_heads)](
+    HEADS, PAIRS = tile_of(head_dim, num_heads + num_kv_heads)
+    grid = (len(qkv), triton.cdiv(num_heads + num_kv_heads, HEADS))
+    _rope_store_kv_kernel[grid](
         qkv,
         cosines,
         sines,
@@ -41,9 +51,11 @@ def rope_store_kv(
         query,
         num_heads,
         num_kv_heads,
-        half,
+        head_dim // 2,
         block_size,
-        PAIRS=triton.next_power_of_2(half),
+        HEADS=HEADS,
+        PAIRS=PAIRS,
+        num_warps=1,
     )
     return query
 
@@ -61,35 +73,24 @@ def _rope_store_kv_kernel(
     num_kv_heads,
     half,
     block_size,
+    HEADS: tl.constexpr,  # a power of two
     PAIRS: tl.constexpr,  # a power of two, at least half
 ):
-    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    head_dim = 2 * half
-    pairs = tl.arange(0, PAIRS)
-    inside = pairs < half
-    source = qkv_ptr + (token * (num_heads + 2 * num_kv_heads) + head) * head_dim + pairs
-    first = tl.load(source, mask=inside, other=0.0).to(tl.float32)  # [PAIRS]
-    second = tl.load(source + half, mask=inside, other=0.0).to(tl.float32)
-    cos = tl.load(cosines_ptr + token * half + pairs, mask=inside, other=0.0)
-    sin = tl.load(sines_ptr + token * half + pairs, mask=inside, other=0.0)
-    turned_first = (first * cos - second * sin).to(query_ptr.dtype.element_ty)
-    turned_second = (second * cos + first * sin).to(query_ptr.dtype.element_ty)
-    if head < num_heads:
-        target = query_ptr + (token * num_heads + head) * head_dim + pairs
-        tl.store(target, turned_first, mask=inside)
-        tl.store(target + half, turned_second, mask=inside)
-    else:
-        slot = tl.load(slots_ptr + token).to(tl.int64)
-        stored = inside & (slot >= 0)
-        base = (slot // block_size * num_kv_heads + head - num_heads) * head_dim * block_size
-        place = slot % block_size
-        target = keys_ptr + base + pairs * block_size + place
-        tl.store(target, turned_first, mask=stored)
-        tl.store(target + half * block_size, turned_second, mask=stored)
-        source += num_kv_heads * head_dim  # from the key to its value
-        target = values_ptr + base + place * head_dim + pairs
-        tl.store(target, tl.load(source, mask=inside, other=0.0), mask=stored)
-        tl.store(target + half, tl.load(source + half, mask=inside, other=0.0), mask=stored)
+    token = tl.program_id(0).to(tl.int64)
+    heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]  # [HEADS, 1]
+    pairs = tl.arange(0, PAIRS)[None, :]  # [1, PAIRS]
+    inside = (heads < num_heads + num_kv_heads) & (pairs < half)  # the last tile may reach past the keys
+    head_ptr = qkv_ptr + (token * (num_heads + 2 * num_kv_heads) + heads) * 2 * half
+    first, second = load_halves(head_ptr, half, pairs, inside)
+    first, second = rotate(first, second, cosines_ptr, sines_ptr, token, pairs, half)
+    store_queries(query_ptr, first, second, token, heads, pairs, num_heads, half)
+    slot = tl.load(slots_ptr + token).to(tl.int64)
+    if (slot >= 0) & ((tl.program_id(1) + 1) * HEADS > num_heads):  # the token is stored, and keys are here
+        stored = inside & (heads >= num_heads)
+        kv_heads = heads - num_heads
+        store_keys(keys_ptr, first, second, slot, kv_heads, pairs, stored, num_kv_heads, half, block_size)
+        first, second = load_halves(head_ptr + num_kv_heads * 2 * half, half, pairs, stored)
+        store_values(values_ptr, first, second, slot, kv_heads, pairs, stored, num_kv_heads, half, block_size)
 
 
 def rope_store_kv_reference(
@@ -104,9 +105,7 @@ def rope_store_kv_reference(
     num_kv_heads, head_dim, block_size = keys.shape[1], 2 * cosines.shape[1], keys.shape[3]
     heads = qkv.view(len(qkv), -1, head_dim)
     rotated, value = heads[:, :-num_kv_heads].float(), heads[:, -num_kv_heads:]
-    first, second = rotated.chunk(2, dim=-1)
-    cos, sin = cosines[:, None], sines[:, None]
-    rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(qkv.dtype)
+    rotated = rotate_reference(rotated, cosines, sines).to(qkv.dtype)
     query, key = rotated[:, :-num_kv_heads].contiguous(), rotated[:, -num_kv_heads:]
     stored = slot_mapping >= 0
     slots = slot_mapping[stored].long()

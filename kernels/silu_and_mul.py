@@ -9,7 +9,7 @@ import triton.language as tl
 
 __all__ = ["silu_and_mul", "silu_and_mul_reference"]
 
-DIMS = 1024  # outputs of one program
+DIMS = 2048  # outputs of one program
 
 
 def silu_and_mul(

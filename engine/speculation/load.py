@@ -62,7 +62,7 @@ def make_proposer(
                 pool.block_size,
                 dtype=pool.keys.dtype,
                 device=pool.device,
-                copy_blocks=kernels.copy_blocks,
+                operations=kernels,
             )
             return DraftProposer(Decoder(draft.model, weights, kernels), draft_pool, pool)
         case _:

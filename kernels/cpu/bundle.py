@@ -6,8 +6,8 @@ import numba
 import torch
 
 from kernels import Kernels, Products
-from kernels.copy_blocks import copy_blocks_reference
 from kernels.cpu.fused_stack import FusedStack
+from kernels.cpu.move_blocks import copy_blocks, gather_blocks, scatter_blocks
 from kernels.cpu.paged_attention import paged_attention
 from kernels.cpu.products import choose_linear
 from kernels.cpu.rms_norm import add_rms_norm, rms_norm
@@ -31,7 +31,9 @@ def build(products: Products, *, deterministic: bool) -> Kernels:
         rope_store_kv=rope_store_kv,
         paged_attention=paged_attention,
         silu_and_mul=silu_and_mul,
-        copy_blocks=copy_blocks_reference,
+        copy_blocks=copy_blocks,
+        gather_blocks=gather_blocks,
+        scatter_blocks=scatter_blocks,
         make_stack=_fused_if_it_fits if products == "int8" else ComposedStack,
     )
 

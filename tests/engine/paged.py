@@ -35,9 +35,7 @@ def make_pool(
     config: ModelConfig, kernels: Kernels, num_blocks: int, dtype: torch.dtype = torch.float32
 ) -> KVPool:
     """A pool full of NaN, so that a slot that is read before it is written shows."""
-    pool = KVPool(
-        config, num_blocks, 16, dtype=dtype, device=torch.device("cpu"), copy_blocks=kernels.copy_blocks
-    )
+    pool = KVPool(config, num_blocks, 16, dtype=dtype, device=torch.device("cpu"), operations=kernels)
     pool.keys.fill_(torch.nan)
     pool.values.fill_(torch.nan)
     return pool

@@ -57,7 +57,7 @@ class GatedPool(KVPool):
             16,
             dtype=dtype,
             device=torch.device("cpu"),
-            copy_blocks=Kernels.reference().copy_blocks,
+            operations=Kernels.cpu(),
         )
         generator = torch.Generator().manual_seed(5)
         self.keys.normal_(generator=generator)
