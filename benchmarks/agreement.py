@@ -19,8 +19,9 @@ from pathlib import Path
 from tqdm import tqdm
 
 from engine.core import EngineCore
+from engine.loading import load_runner
 from engine.messages import EngineConfig, Submit, TokenEvents
-from engine.runner import ModelRunner, load_runner
+from engine.runner import ModelRunner
 from engine.scheduler import Limits
 from engine.sequence import SamplingParams
 from gateway.conversation.prompt import Prompts, load_prompts

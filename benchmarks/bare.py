@@ -18,8 +18,9 @@ import torch
 from benchmarks.costs import Costs
 from engine.core import EngineCore, Runner
 from engine.kv_pool import KVPool
+from engine.loading import DTYPES, load_runner
 from engine.messages import Accepted, EngineConfig, Submit
-from engine.runner import DTYPES, ModelRunner, load_runner
+from engine.runner import ModelRunner
 from engine.scheduler import Limits
 from engine.sequence import SamplingParams
 from engine.step import Draw, SpanResult, Step, StepResult

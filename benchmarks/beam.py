@@ -18,8 +18,9 @@ from benchmarks.azure import read_azure
 from benchmarks.chart import line_chart
 from benchmarks.prompts import TextPrompts
 from engine.core import EngineCore
+from engine.loading import load_runner
 from engine.messages import Accepted, BeamParams, EngineConfig, Submit
-from engine.runner import ModelRunner, load_runner
+from engine.runner import ModelRunner
 from engine.scheduler import Limits
 from engine.sequence import SamplingParams
 

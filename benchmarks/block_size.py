@@ -25,8 +25,8 @@ from benchmarks.chart import line_chart
 from benchmarks.modelless import ask, make_core, prompt_of
 from benchmarks.prompts import TextPrompts
 from engine.core import EngineCore
+from engine.loading import load_runner
 from engine.messages import EngineConfig, Submit, TokenEvents
-from engine.runner import load_runner
 from engine.scheduler import Limits
 from engine.sequence import SamplingParams
 

@@ -23,9 +23,10 @@ from typing import Literal
 from tqdm import tqdm
 
 from engine.core import EngineCore
+from engine.loading import load_runner
 from engine.memory import release_unused
 from engine.messages import EngineConfig, Submit, TokenEvents, TokenLogprob
-from engine.runner import ModelRunner, load_runner
+from engine.runner import ModelRunner
 from engine.scheduler import Limits
 from engine.sequence import SamplingParams
 from gateway.conversation.prompt import load_prompts

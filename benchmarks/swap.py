@@ -21,9 +21,9 @@ from tqdm import tqdm
 
 from benchmarks.chart import line_chart
 from engine.kv_pool import KVPool
+from engine.loading import DTYPES, load_runner
 from engine.messages import EngineConfig
 from engine.models.config import ModelConfig
-from engine.runner import DTYPES, load_runner
 from engine.sequence import SamplingParams, Sequence
 from engine.step import Span, Step
 from engine.weights import load

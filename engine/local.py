@@ -7,9 +7,9 @@ made for another.
 from collections.abc import Callable
 
 from engine.core import CoreOptions, EngineCore
+from engine.loading import load_runner, load_tiers
 from engine.messages import EngineConfig
 from engine.pace import StepPace
-from engine.runner import load_runner, load_tiers
 from engine.scheduler import Limits
 from engine.speculation.length import LookaheadPolicy
 from engine.step import Step, StepResult

@@ -42,6 +42,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     dtype: Literal["bfloat16", "float32"] = "bfloat16"  # of weights, activations and KV
     block_size: int = 16  # token slots
     kv_bytes: int = 1 << 30
+    memory_utilization: float | None = None  # of a GPU's memory, all together; takes the place of kv_bytes
     max_context: int | None = None  # tokens; None: what the model was trained for
     max_batch_tokens: int = 512  # a step computes at most this many
     target_step_seconds: float = 0.25  # of a step in which answers grow: chunks of prompts are cut to it

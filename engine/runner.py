@@ -1,46 +1,30 @@
 """The forward pass of a step on one device: copies, decoder, sampler.
 
 Owns the decoder and the pool, and wires them to the kernels. Decides nothing: a step says what is computed,
-and the sampler what is drawn. After `load_runner` has returned everything is compiled, so that no step pays
-for it. `load_tiers` puts the colder tiers beside the pool.
+and the sampler what is drawn. `loading.py` makes one.
 """
 
-import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from engine.batch import Batch, blank_batch, build_batch
-from engine.disk_store import DiskStore, record_bytes
-from engine.fingerprint import fingerprint
-from engine.host_pool import HostPool
-from engine.kv_pool import LAYOUT_VERSION, KVPool, bytes_per_block
-from engine.messages import EngineConfig, EngineInfo
-from engine.models.config import ModelConfig
+from engine.graphs import Forward, GraphedDecoder
+from engine.kv_pool import KVPool
+from engine.messages import EngineInfo
 from engine.models.decoder import Decoder
-from engine.move_rates import measure_rates
-from engine.mover import DEMOTION_SHARE, BlockMover
-from engine.moves import ColderTiers
 from engine.sampling.rows import Row
 from engine.sampling.sampler import report, sample
 from engine.sequence import Sequence as TokenSequence
 from engine.speculation.draft import DraftProposer
-from engine.speculation.load import Draft, load_draft, make_proposer
 from engine.step import Draw, Span, SpanResult, Step, StepResult
-from engine.weights import load
-from kernels import Kernels
-from kernels.byte_cache import HEAD_MULTIPLE, takes_bytes
 
-__all__ = ["ModelRunner", "load_runner", "load_tiers"]
+__all__ = ["ModelRunner"]
 
-_MEASURED_PROMPT = 128  # tokens
 _WEIGHED_ROWS = 64  # of logits at a time: each takes as much memory as the vocabulary has entries
-
-DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 class Proposer(Protocol):
@@ -69,11 +53,13 @@ class ModelRunner:
         *,
         fingerprint: bytes = b"",
         proposer: Proposer | None = None,
+        graphs: GraphedDecoder | None = None,
     ) -> None:
         self.info = info
         self.pool = pool
         self.fingerprint = fingerprint
         self._decoder = decoder
+        self._forward: Forward = graphs or decoder
         self.proposal_seconds = 0.0  # what one proposed token costs beside its verification
         self._proposer = proposer
         self._device = torch.device(info.device)
@@ -93,7 +79,7 @@ class ModelRunner:
             return StepResult(())
         proposed = self._propose(step)
         batch = build_batch(step.spans, self.pool.block_size, self._device, proposed)
-        hidden = self._decoder.forward(batch, self.pool)
+        hidden = self._forward.forward(batch, self.pool)
         draws = iter(self._draw(step.spans, proposed, hidden[batch.drawing_rows]))
         weighed = self._weigh(step.spans, batch, hidden)
         return StepResult(
@@ -182,179 +168,3 @@ def _verified(draws: list[Draw], proposed: list[int]) -> tuple[Draw, ...]:
     while num_held < len(proposed) and draws[num_held].token_id == proposed[num_held]:
         num_held += 1
     return tuple(draws[: num_held + 1])
-
-
-def load_runner(config: EngineConfig) -> ModelRunner:
-    """Load the model, take the pool's memory, compile the kernels. May set the process's number of threads.
-
-    Raises ValueError or OSError when the model cannot be loaded or run, or the pool would hold no block.
-    """
-    if config.device != "cpu" and config.kv_dtype == "int8":
-        raise ValueError('kv_dtype is "int8", which only the CPU has: set it to "full" on a GPU')
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            'device is "cuda", but torch finds none here: set it to "cpu", or see README on torch'
-        )
-    device, dtype = torch.device(config.device), DTYPES[config.dtype]
-    if config.num_threads is not None:
-        torch.set_num_threads(config.num_threads)
-    products = config.products
-    if products == "auto":
-        products = Kernels.best_products(config.device, dtype)
-    kernels = Kernels.for_device(config.device, products, deterministic=config.deterministic)
-    model, weights = load(config.model, dtype, packed=products == "packed")
-    if config.max_context is not None and config.max_context > model.context_length:
-        raise ValueError(
-            f"max_context is {config.max_context}, more than the {model.context_length} that the model can"
-        )
-    draft = load_draft(config, model, dtype)
-    kv_dtype = _kv_dtype(config, [model] if draft is None else [model, draft.model], dtype, products)
-    pool = _take_pool(model, config, kernels, draft, kv_dtype)
-    mark = b""
-    if config.disk_folder is not None:
-        mark = fingerprint(
-            model,
-            weights,
-            products=products,
-            block_size=config.block_size,
-            kv_dtype=kv_dtype,
-            layout_version=LAYOUT_VERSION,
-        )
-    decoder = Decoder(model, {name: tensor.to(device) for name, tensor in weights.items()}, kernels)
-    info = EngineInfo(
-        context_length=min(model.context_length, config.max_context or model.context_length),
-        vocab_size=model.vocab_size,
-        block_size=config.block_size,
-        num_blocks=pool.num_blocks,
-        kv_bytes=pool.num_blocks * bytes_per_block(model, config.block_size, kv_dtype),
-        device=config.device,
-        dtype=config.dtype,
-    )
-    _compile(decoder, pool, device)
-    proposer = make_proposer(config, draft, pool, kernels)
-    return ModelRunner(info, decoder, pool, fingerprint=mark, proposer=proposer)
-
-
-def load_tiers(config: EngineConfig, runner: ModelRunner) -> ColderTiers | None:
-    """Take the host tier's memory and the disk tier's folder, and measure what moving blocks costs.
-
-    None if the config asks for neither. Says on standard error how many blocks of the disk are of no use. To
-    be called before the runner's first step: it overwrites blocks of the pool. Raises ValueError when a tier
-    would hold no block, the machine will not give the memory, or the folder cannot be used.
-    """
-    if not config.host_bytes and config.disk_folder is None:
-        return None
-    host = _take_host(config, runner.pool) if config.host_bytes else None
-    folder = None if config.disk_folder is None else Path(config.disk_folder)
-    disk = None
-    try:
-        if folder is not None:
-            disk = _open_disk(config, runner, folder)
-        rates = measure_rates(runner.pool, host, folder)
-    except OSError as error:
-        if disk is not None:
-            disk.close()
-        raise ValueError(f"the disk tier's folder {folder} cannot be used: {error}") from None
-    return ColderTiers(
-        num_host_blocks=host.num_blocks if host else 0,
-        num_disk_blocks=disk.num_blocks if disk else 0,
-        records=disk.records if disk else {},
-        fingerprint=runner.fingerprint,
-        mover=BlockMover(
-            runner.pool,
-            host,
-            disk,
-            # A GPU's copies take nothing from its steps.
-            demotion_share=1.0 if config.device == "cuda" else DEMOTION_SHARE,
-        ),
-        bytes_per_block=runner.pool.bytes_per_block,
-        rates=rates,
-        num_damaged=disk.num_damaged if disk else 0,
-        prefill_rate=_MEASURED_PROMPT / runner.measure_steps((_MEASURED_PROMPT,))[_MEASURED_PROMPT],
-    )
-
-
-def _take_host(config: EngineConfig, pool: KVPool) -> HostPool:
-    num_blocks = config.host_bytes // pool.bytes_per_block
-    if num_blocks == 0:
-        raise ValueError(
-            f"host_bytes is {config.host_bytes}, but one block takes {pool.bytes_per_block} bytes: raise it, "
-            "or set it to 0 for no host tier"
-        )
-    try:
-        return HostPool(num_blocks, pool.bytes_per_block, is_pinned=config.device == "cuda")
-    except RuntimeError:
-        raise ValueError(
-            f"host_bytes is {config.host_bytes}, which this machine will not give: lower it"
-        ) from None
-
-
-def _open_disk(config: EngineConfig, runner: ModelRunner, folder: Path) -> DiskStore:
-    block_bytes = runner.pool.bytes_per_block + record_bytes(config.block_size)
-    num_blocks = config.disk_bytes // block_bytes
-    if num_blocks == 0:
-        raise ValueError(
-            f"disk_bytes is {config.disk_bytes}, but one block takes {block_bytes} bytes on disk: raise it"
-        )
-    disk = DiskStore(
-        folder,
-        runner.fingerprint,
-        num_blocks=num_blocks,
-        bytes_per_block=runner.pool.bytes_per_block,
-        block_size=config.block_size,
-    )
-    if disk.num_damaged or disk.num_foreign:
-        print(
-            f"stemma: of the blocks in {folder}, {disk.num_damaged} were damaged and {disk.num_foreign} of "
-            "another model: they are dropped",
-            file=sys.stderr,
-        )
-    return disk
-
-
-def _kv_dtype(
-    config: EngineConfig, models: Iterable[ModelConfig], dtype: torch.dtype, products: str
-) -> torch.dtype:
-    """The type of the models' keys and values. Raises ValueError for 8 bits where there are none."""
-    unfit = [model.head_dim for model in models if not takes_bytes(model.head_dim)]
-    if config.kv_dtype == "full":
-        return dtype
-    if config.kv_dtype == "auto":
-        return torch.int8 if products == "int8" and not unfit else dtype
-    if unfit:
-        raise ValueError(
-            f'kv_dtype is "int8", but heads have {unfit[0]} dimensions, which is no multiple of '
-            f'{HEAD_MULTIPLE}: set it to "full"'
-        )
-    return torch.int8
-
-
-def _take_pool(
-    model: ModelConfig, config: EngineConfig, kernels: Kernels, draft: Draft | None, dtype: torch.dtype
-) -> KVPool:
-    """The model's part of the blocks: the draft's, which comes beside it, is counted in what they cost."""
-    block_bytes = bytes_per_block(model, config.block_size, dtype)
-    if draft is not None:
-        block_bytes += bytes_per_block(draft.model, config.block_size, dtype)
-    num_blocks = config.kv_bytes // block_bytes
-    if num_blocks == 0:
-        raise ValueError(f"kv_bytes is {config.kv_bytes}, but one block takes {block_bytes} bytes")
-    try:
-        return KVPool(
-            model,
-            num_blocks,
-            config.block_size,
-            dtype=dtype,
-            device=torch.device(config.device),
-            operations=kernels,
-        )
-    except RuntimeError:
-        raise ValueError(
-            f"kv_bytes is {config.kv_bytes}, which this machine will not give: lower it"
-        ) from None
-
-
-@torch.inference_mode()
-def _compile(decoder: Decoder, pool: KVPool, device: torch.device) -> None:
-    """Run one token that stores nothing: compiled kernels depend on types, not on sizes."""
-    decoder.logits(decoder.forward(blank_batch(1, pool.block_size, device), pool))

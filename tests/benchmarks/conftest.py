@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.bare import Served, fill_pool
+from engine.loading import load_runner
 from engine.messages import EngineConfig
-from engine.runner import load_runner
 from tests.engine.checkpoints import random_model, write_checkpoint
 
 

@@ -18,7 +18,7 @@ from benchmarks.quality import (
     table,
     weigh,
 )
-from engine.runner import load_runner
+from engine.loading import load_runner
 from tests.engine.checkpoints import random_model, transformers_logits, write_checkpoint
 
 

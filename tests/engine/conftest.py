@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from engine.core import EngineCore
+from engine.loading import load_runner
 from engine.messages import EngineConfig
-from engine.runner import ModelRunner, load_runner
+from engine.runner import ModelRunner
 from engine.scheduler import Limits
 from gateway.conversation.prompt import Prompts, load_prompts
 from tests.engine.answers import Alone, Answer, Fresh, ask

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from engine.core import EngineCore
+from engine.loading import load_runner
 from engine.messages import Abort, Accepted, BeamParams, EngineConfig, Submit, TokenEvent, TokenEvents
 from engine.pace import StepPace
-from engine.runner import ModelRunner, load_runner
+from engine.runner import ModelRunner
 from engine.scheduler import Limits
 from engine.sequence import SamplingParams
 from engine.speculation.length import LookaheadPolicy

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from engine.core import EngineCore
+from engine.loading import load_runner
 from engine.messages import Accepted, EngineConfig, Submit, TokenEvents
-from engine.runner import ModelRunner, load_runner
+from engine.runner import ModelRunner
 from engine.scheduler import Limits
 from engine.sequence import SamplingParams
 from engine.speculation.length import LookaheadPolicy

@@ -17,12 +17,12 @@ from engine import disk_store
 from engine.disk_store import DiskStore
 from engine.host_pool import HostPool
 from engine.kv_pool import KVPool
+from engine.loading import load_runner, load_tiers
 from engine.messages import EngineConfig
 from engine.models.config import ModelConfig
 from engine.move_rates import UNMEASURED, measure_rates
 from engine.mover import BlockMover
 from engine.moves import Arrival
-from engine.runner import load_runner, load_tiers
 from kernels import Kernels
 from prefix_cache.plan import BlockCopy, BlockId, BlockRecord, Tier, Transfer
 from prefix_cache.tokens import pack

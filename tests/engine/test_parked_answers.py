@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from engine.core import CoreOptions, EngineCore
+from engine.loading import load_tiers
 from engine.messages import EngineConfig
-from engine.runner import ModelRunner, load_tiers
+from engine.runner import ModelRunner
 from engine.scheduler import Limits
 from gateway.conversation.prompt import Prompts
 from tests.engine.answers import (

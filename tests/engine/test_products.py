@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from engine.gguf import GGMLType, GGUFFile
+from engine.loading import load_runner
 from engine.messages import EngineConfig
 from engine.models.decoder import Decoder
-from engine.runner import load_runner
 from engine.step import Span, Step
 from engine.weights import load
 from engine.weights.dequantize import dequantize

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.loading import load_runner
 from engine.messages import EngineConfig
-from engine.runner import ModelRunner, load_runner
+from engine.runner import ModelRunner
 from engine.step import Draw, Span, Step, StepResult
 from prefix_cache.plan import BlockCopy, BlockId, Tier
 from tests.engine.checkpoints import random_model, write_checkpoint

@@ -7,8 +7,8 @@ from typing import Literal
 import pytest
 import torch
 
+from engine.loading import load_runner
 from engine.messages import EngineConfig
-from engine.runner import load_runner
 from kernels import Kernels
 from kernels.byte_cache import STEP_BYTES, read_heads, round_heads
 from kernels.cpu.amx import is_usable

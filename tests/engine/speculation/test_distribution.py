@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from engine.core import EngineCore
+from engine.loading import load_runner
 from engine.messages import EngineConfig, Submit, TokenEvents
-from engine.runner import load_runner
 from engine.scheduler import Limits
 from engine.sequence import SamplingParams
 from prefix_cache.tokens import pack

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.loading import load_runner
 from engine.messages import EngineConfig
-from engine.runner import ModelRunner, load_runner
+from engine.runner import ModelRunner
 from engine.sequence import Sequence
 from engine.step import Span, Step
 from prefix_cache.plan import BlockCopy, BlockId, Tier
