@@ -13,14 +13,15 @@ read once for all of them. Leaders change no result by more than the order of su
 """
 
 import torch
-import triton
-import triton.language as tl
 
+from kernels.attention_tiles import HeadShape, Scales, check_pool_type, find_capability
+from kernels.attention_work import AttentionWork, plan_attention
 from kernels.byte_cache import read_heads
-from kernels.partitions import PARTITION_TOKENS
-from kernels.shared_attention import attend_shared
+from kernels.merge_partitions import merge_partitions
+from kernels.partition_attention import attend_partitions, choose_splits
+from kernels.span_attention import attend_spans
 
-__all__ = ["paged_attention", "paged_attention_reference"]
+__all__ = ["attend", "paged_attention", "paged_attention_reference"]
 
 
 def paged_attention(
@@ -33,119 +34,31 @@ def paged_attention(
     leaders: torch.Tensor,  # [num_sequences, num_partitions] int32
     scale: float,
 ) -> torch.Tensor:  # as query
-    """One program a query token and key head, after those of `kernels.shared_attention`. Blocks hold a power
-    of two of tokens.
+    """Plans and attends at once, for a GPU. Layers of one step had better plan once."""
+    shape = HeadShape.of(query, keys)
+    work = plan_attention(block_tables, context_lens, cu_seqlens_q, leaders, len(query), shape)
+    return attend(query, keys, values, work, Scales(scale))
+
+
+def attend(
+    query: torch.Tensor,  # [num_tokens, num_heads, head_dim]
+    keys: torch.Tensor,  # [num_blocks, num_kv_heads, head_dim, block_size]
+    values: torch.Tensor,  # [num_blocks, num_kv_heads, block_size, head_dim]
+    work: AttentionWork,
+    scales: Scales,
+) -> torch.Tensor:  # as query; padding's rows hold anything
+    """Short spans by partitions, which are then joined, and long ones by tiles. Raises ValueError for pools
+    of a type that this GPU does not read.
     """
-    for tensor in (query, keys, values, block_tables):
-        assert tensor.is_contiguous(), "programs count elements from the first"
-    num_tokens, num_heads, head_dim = query.shape
-    num_kv_heads, block_size = keys.shape[1], keys.shape[3]
-    tokens = torch.arange(num_tokens, dtype=torch.int32, device=query.device)
-    sequences = torch.searchsorted(cu_seqlens_q[1:], tokens, right=True, out_int32=True)
-    visible = (context_lens - cu_seqlens_q[1:])[sequences] + tokens + 1
+    check_pool_type(keys.dtype, find_capability(query.device))
     out = torch.empty_like(query)
-    shared = attend_shared(query, keys, values, block_tables, sequences, visible, leaders, scale)
-    _paged_attention_kernel[(num_tokens, num_kv_heads)](
-        query,
-        keys,
-        values,
-        block_tables,
-        sequences,
-        visible,
-        *shared,
-        out,
-        scale,
-        num_tokens,
-        len(shared.is_done),
-        num_kv_heads,
-        num_heads // num_kv_heads,
-        head_dim,
-        block_tables.shape[1],
-        BLOCK_SIZE=block_size,
-        GROUP=triton.next_power_of_2(num_heads // num_kv_heads),
-        DIMS=triton.next_power_of_2(head_dim),
-        PARTITION=max(PARTITION_TOKENS, block_size),
-    )
+    num_partitions, num_slots = work.short.counts.shape
+    splits = choose_splits(num_partitions, num_slots, keys.shape[1])
+    parts = attend_partitions(query, keys, values, work.short, scales, num_splits=splits)
+    merge_partitions(parts, work.short, out)
+    if len(work.long.sequences):
+        attend_spans(query, keys, values, work.long, scales, out)
     return out
-
-
-@triton.jit
-def _paged_attention_kernel(
-    query_ptr,
-    keys_ptr,
-    values_ptr,
-    tables_ptr,
-    sequences_ptr,
-    visible_ptr,
-    is_done_ptr,
-    maxima_ptr,
-    sums_ptr,
-    outs_ptr,
-    out_ptr,
-    scale,
-    num_tokens,
-    num_partitions,
-    num_kv_heads,
-    group,
-    head_dim,
-    max_blocks,
-    BLOCK_SIZE: tl.constexpr,  # a power of two
-    GROUP: tl.constexpr,  # a power of two, at least group
-    DIMS: tl.constexpr,  # a power of two, at least head_dim
-    PARTITION: tl.constexpr,
-):
-    """A token's context, but for what a group did of it, which is joined by its maxima and sums."""
-    token, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    num_visible = tl.load(visible_ptr + token)
-    table_ptr = tables_ptr + tl.load(sequences_ptr + token).to(tl.int64) * max_blocks
-    heads, dims, places = tl.arange(0, GROUP), tl.arange(0, DIMS), tl.arange(0, BLOCK_SIZE)
-    rows = (token * num_kv_heads + kv_head) * group + heads
-    query_inside = (heads < group)[:, None] & (dims < head_dim)[None, :]
-    query_places = rows[:, None] * head_dim + dims[None, :]
-    query = tl.load(query_ptr + query_places, mask=query_inside, other=0.0).to(tl.float32) * scale
-    running_max = tl.full((GROUP,), float("-inf"), tl.float32)
-    running_sum = tl.zeros((GROUP,), tl.float32)
-    acc = tl.zeros((GROUP, DIMS), tl.float32)
-    for partition in range(tl.cdiv(num_visible, PARTITION)):
-        place = partition * num_tokens + token
-        is_done = tl.load(is_done_ptr + place, mask=partition < num_partitions, other=0).to(tl.int1)
-        start = partition * PARTITION
-        own_end = tl.where(is_done, start, tl.minimum(start + PARTITION, num_visible))
-        for own in range(start, own_end, BLOCK_SIZE):
-            block = tl.load(table_ptr + own // BLOCK_SIZE).to(tl.int64)
-            base = (block * num_kv_heads + kv_head) * head_dim * BLOCK_SIZE
-            seen = own + places < num_visible  # later slots may hold anything, NaN too: they are not loaded
-            key = tl.load(
-                keys_ptr + base + dims[:, None] * BLOCK_SIZE + places[None, :],
-                mask=(dims < head_dim)[:, None] & seen[None, :],
-                other=0.0,
-            ).to(tl.float32)  # [DIMS, BLOCK_SIZE]
-            value = tl.load(
-                values_ptr + base + places[:, None] * head_dim + dims[None, :],
-                mask=seen[:, None] & (dims < head_dim)[None, :],
-                other=0.0,
-            ).to(tl.float32)  # [BLOCK_SIZE, DIMS]
-            scores = tl.sum(query[:, :, None] * key[None, :, :], axis=1)  # [GROUP, BLOCK_SIZE]
-            scores = tl.where(seen[None, :], scores, float("-inf"))
-            new_max = tl.maximum(running_max, tl.max(scores, axis=1))
-            shrink = tl.exp(running_max - new_max)
-            weights = tl.exp(scores - new_max[:, None])
-            running_sum = running_sum * shrink + tl.sum(weights, axis=1)
-            acc = acc * shrink[:, None] + tl.sum(weights[:, :, None] * value[None, :, :], axis=1)
-            running_max = new_max
-        if is_done:
-            part_rows = (place * num_kv_heads + kv_head) * group + heads
-            part_max = tl.load(maxima_ptr + part_rows, mask=heads < group, other=0.0)
-            part_sum = tl.load(sums_ptr + part_rows, mask=heads < group, other=1.0)
-            part_places = part_rows[:, None] * head_dim + dims[None, :]
-            part = tl.load(outs_ptr + part_places, mask=query_inside, other=0.0)
-            new_max = tl.maximum(running_max, part_max)
-            shrink, weight = tl.exp(running_max - new_max), tl.exp(part_max - new_max)
-            running_sum = running_sum * shrink + part_sum * weight
-            acc = acc * shrink[:, None] + part * weight[:, None]
-            running_max = new_max
-    out = (acc / running_sum[:, None]).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + query_places, out, mask=query_inside)
 
 
 def paged_attention_reference(

@@ -1,0 +1,235 @@
+"""What the GPU's attention kernels have in common: how tiles of keys and values are read, and folded in.
+
+A tile of scores is folded into a row's running maximum, sum and unnormalized output as online softmax does
+(Milakov and Gimelshein, 2018), with powers of two: scores come multiplied by log2(e).
+
+Owns the helpers of those kernels, the sizes of their tiles, and which types of pools a chip can read.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+__all__ = [
+    "HeadShape",
+    "LaunchShape",
+    "Scales",
+    "check_pool_type",
+    "find_capability",
+    "launch_of_partitions",
+    "launch_of_spans",
+    "rows_of_partitions",
+    "rows_of_spans",
+    "score_precision",
+]
+
+_FIRST_WITH_E4M3 = (8, 9)  # compute capability
+_POOL_TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e4m3fnuz)
+
+
+class Scales(NamedTuple):
+    """What numbers are multiplied with. The last two are 1 but for pools of 8 bits."""
+
+    scores: float
+    keys: float = 1.0
+    values: float = 1.0
+
+    @property
+    def powers(self) -> float:
+        """What a score is multiplied with, so that a power of two is its weight."""
+        return self.scores * self.keys * math.log2(math.e)
+
+
+class HeadShape(NamedTuple):
+    """What the sizes of tiles follow from."""
+
+    group: int  # query heads of a key head
+    head_dim: int
+    block_size: int
+
+    @classmethod
+    def of(cls, query: torch.Tensor, keys: torch.Tensor) -> "HeadShape":
+        """That of [num_tokens, num_heads, head_dim] and [num_blocks, num_kv_heads, head_dim, block_size]."""
+        return cls(query.shape[1] // keys.shape[1], *keys.shape[2:])
+
+    @property
+    def dims(self) -> int:
+        """A power of two, at least head_dim and what matrix instructions take."""
+        return max(triton.next_power_of_2(self.head_dim), 16)
+
+
+class LaunchShape(NamedTuple):
+    """Sizes of one program."""
+
+    rows: int  # query heads, of several tokens; a power of two
+    tile: int  # tokens of the context at a time; a power of two
+    num_warps: int
+    num_stages: int
+
+
+def find_capability(device: torch.device) -> tuple[int, int] | None:
+    """NVIDIA's of a GPU; None for AMD's, and where there is none."""
+    is_nvidia = device.type == "cuda" and torch.version.hip is None
+    return torch.cuda.get_device_capability(device) if is_nvidia else None
+
+
+def rows_of_partitions(shape: HeadShape) -> int:
+    """Of a program where short spans meet partitions."""
+    return max(32, triton.next_power_of_2(shape.group))
+
+
+def rows_of_spans(shape: HeadShape) -> int:
+    """Of a program of a span's tile."""
+    return max(128 if shape.dims <= 128 else 64, triton.next_power_of_2(shape.group))
+
+
+def launch_of_partitions(shape: HeadShape, capability: tuple[int, int] | None) -> LaunchShape:
+    """Sizes with which three programs fit a multiprocessor. None stands for AMD's chips."""
+    tile = 64 if shape.dims <= 128 else 32
+    return LaunchShape(rows_of_partitions(shape), tile, 4, 2 if capability is None else 3)
+
+
+def launch_of_spans(shape: HeadShape, capability: tuple[int, int] | None) -> LaunchShape:
+    """Sizes with which nothing spills; before Hopper queries lie in registers, so keys come by fewer."""
+    is_wide = shape.dims > 128 or (capability is not None and capability < (9, 0))
+    return LaunchShape(rows_of_spans(shape), 32 if is_wide else 64, 8, 2 if capability is None else 3)
+
+
+def check_pool_type(dtype: torch.dtype, capability: tuple[int, int] | None) -> None:
+    """Raise ValueError if a chip cannot read a pool of this type. None stands for AMD's, and for none."""
+    if dtype not in _POOL_TYPES:
+        raise ValueError(f"keys and values of {dtype} are not for a GPU")
+    if dtype is torch.float8_e4m3fn and capability is not None and capability < _FIRST_WITH_E4M3:
+        major, minor = capability
+        raise ValueError(
+            f"keys and values of {dtype} need compute capability 8.9 or later, and this GPU has "
+            f"{major}.{minor}: keep them in bfloat16"
+        )
+    if dtype is torch.float8_e4m3fnuz and capability is not None:
+        raise ValueError(f"keys and values of {dtype} are for AMD's chips: take float8_e4m3fn")
+
+
+def score_precision(dtype: torch.dtype) -> str:
+    """Of products of this type: "ieee" has float32 multiplied in full, and "tf32" leaves 16 bits as they are,
+    whose products are exact anyway. Triton's interpreter multiplies bfloat16 only as float32.
+    """
+    return "ieee" if dtype == torch.float32 or triton.knobs.runtime.interpret else "tf32"
+
+
+@triton.jit
+def multiply(first, second, acc, PRECISION: tl.constexpr):
+    """acc and a product of matrices, in float32."""
+    if PRECISION == "ieee":
+        first, second = first.to(tl.float32), second.to(tl.float32)
+    return tl.dot(first, second, acc, input_precision=PRECISION)
+
+
+@triton.jit
+def find_bases(
+    table_ptr,  # the sequence's first block
+    slots,  # [TILE] places in its context, from a multiple of TILE
+    num_slots,  # that are written
+    kv_head,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):
+    """Where the blocks of some slots begin in a pool, in elements: [TILE] int64. Blocks without a slot that
+    is written are taken to be block 0, so that nothing is read but what is there.
+    """
+    is_written = slots // BLOCK_SIZE * BLOCK_SIZE < num_slots
+    blocks = tl.load(table_ptr + slots // BLOCK_SIZE, mask=is_written, other=0).to(tl.int64)
+    return (blocks * KV_HEADS + kv_head) * (HEAD_DIM * BLOCK_SIZE)
+
+
+@triton.jit
+def load_keys(
+    keys_ptr,
+    bases,  # [TILE]
+    slots,  # [TILE]
+    HEAD_DIM: tl.constexpr,
+    DIMS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):
+    """[DIMS, TILE], whole blocks, so that a load takes 16 bytes. Slots that are not written may be NaN."""
+    dims = tl.arange(0, DIMS)
+    places = bases[None, :] + dims[:, None] * BLOCK_SIZE + (slots % BLOCK_SIZE)[None, :]
+    places = tl.max_contiguous(tl.multiple_of(places, [1, 16]), [1, 16])  # a block has 16 slots or more
+    if DIMS == HEAD_DIM:
+        return tl.load(keys_ptr + places)
+    return tl.load(keys_ptr + places, mask=(dims < HEAD_DIM)[:, None], other=0.0)
+
+
+@triton.jit
+def load_values(
+    values_ptr,
+    bases,  # [TILE]
+    slots,  # [TILE]
+    num_slots,  # that are written
+    HEAD_DIM: tl.constexpr,
+    DIMS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    MASKED: tl.constexpr,  # whether a slot may be none of them
+):
+    """[TILE, DIMS]. Slots that are not written are 0, since even NaN times no weight is NaN."""
+    dims = tl.arange(0, DIMS)
+    places = bases[:, None] + (slots % BLOCK_SIZE)[:, None] * HEAD_DIM + dims[None, :]
+    if HEAD_DIM % 16 == 0:
+        places = tl.max_contiguous(tl.multiple_of(places, [1, 16]), [1, 16])
+    inside = (dims < HEAD_DIM)[None, :]
+    if MASKED:
+        return tl.load(values_ptr + places, mask=(slots < num_slots)[:, None] & inside, other=0.0)
+    if DIMS == HEAD_DIM:
+        return tl.load(values_ptr + places)
+    return tl.load(values_ptr + places, mask=inside, other=0.0)
+
+
+@triton.jit
+def fold(
+    scores,  # [ROWS, TILE] float32, in powers of two; -inf where a row does not see
+    value,  # [TILE, DIMS]
+    running_max,  # [ROWS] float32
+    running_sum,  # [ROWS] float32
+    acc,  # [ROWS, DIMS] float32
+    PRECISION: tl.constexpr,  # of products of float32 numbers
+):
+    """The three with a tile more. Weights are rounded to the type of values before they meet them."""
+    new_max = tl.maximum(running_max, tl.max(scores, axis=1))
+    anchor = tl.where(new_max == float("-inf"), 0.0, new_max)  # a row that has seen nothing stays at 0
+    shrink = tl.exp2(running_max - anchor)
+    weights = tl.exp2(scores - anchor[:, None])
+    running_sum = running_sum * shrink + tl.sum(weights, axis=1)
+    acc = multiply(weights.to(value.dtype), value, acc * shrink[:, None], PRECISION)
+    return new_max, running_sum, acc
+
+
+@triton.jit
+def place_rows(
+    first,  # token of the step
+    end,  # of its span
+    kv_head,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    DIMS: tl.constexpr,
+):
+    """Where the rows of a query tile lie, in elements, and which numbers there are: [ROWS, DIMS] each. Rows
+    go token by token, the heads of one token beside each other.
+    """
+    rows, dims = tl.arange(0, ROWS), tl.arange(0, DIMS)
+    tokens = first + rows // GROUP
+    heads = tokens.to(tl.int64) * (KV_HEADS * GROUP) + kv_head * GROUP + rows % GROUP
+    exists = (rows < ROWS // GROUP * GROUP) & (tokens < end)  # a tile may have rows left over
+    return heads[:, None] * HEAD_DIM + dims[None, :], exists[:, None] & (dims < HEAD_DIM)[None, :]
+
+
+@triton.jit
+def write_rows(out_ptrs, acc, running_sum, value_scale, inside):
+    """Each row divided by its sum of weights. One that saw nothing becomes zeros."""
+    divisor = tl.where(running_sum == 0.0, 1.0, running_sum)
+    out = acc * (value_scale / divisor)[:, None]
+    tl.store(out_ptrs, out.to(out_ptrs.dtype.element_ty), mask=inside)
