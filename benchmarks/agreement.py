@@ -18,6 +18,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from benchmarks.flags import positive
+from benchmarks.program import run
 from engine.core import EngineCore
 from engine.loading import load_runner
 from engine.messages import EngineConfig, Submit, TokenEvents
@@ -76,11 +78,13 @@ def measure(config: EngineConfig, questions: list[bytes], num_tokens: int) -> No
 
 def main() -> None:
     """Measure both precisions, and the deterministic mode."""
-    parser = argparse.ArgumentParser(description="How often greedy answers change with cache and company.")
+    parser = argparse.ArgumentParser(
+        prog="stemma bench agreement", description="How often greedy answers change with cache and company."
+    )
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True, help="MT-bench's question.jsonl")
-    parser.add_argument("--questions", type=int, default=40)
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--questions", type=positive, default=40)
+    parser.add_argument("--tokens", type=positive, default=64)
     options = parser.parse_args()
     questions = _questions(options.data, load_prompts(options.model), options.questions)
     model = str(options.model)
@@ -90,4 +94,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

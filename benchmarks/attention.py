@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
+from benchmarks.flags import positive
+from benchmarks.program import run
 from kernels import Kernels
 from kernels.partitions import find_leaders
 
@@ -128,12 +130,14 @@ def _describe(load: Load) -> str:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="Attention on the CPU, beside the rate at which it reads.")
-    parser.add_argument("--layers", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--heads", type=int, default=9)
-    parser.add_argument("--kv-heads", type=int, default=3)
-    parser.add_argument("--head-dim", type=int, default=64)
+    parser = argparse.ArgumentParser(
+        prog="stemma bench attention", description="Attention on the CPU, beside the rate at which it reads."
+    )
+    parser.add_argument("--layers", type=positive, default=30)
+    parser.add_argument("--rounds", type=positive, default=9)
+    parser.add_argument("--heads", type=positive, default=9)
+    parser.add_argument("--kv-heads", type=positive, default=3)
+    parser.add_argument("--head-dim", type=positive, default=64)
     options = parser.parse_args()
     heads = Heads(options.heads, options.kv_heads, options.head_dim)
     kernels = Kernels.cpu()
@@ -153,4 +157,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

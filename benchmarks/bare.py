@@ -16,6 +16,7 @@ from typing import Literal
 import torch
 
 from benchmarks.costs import Costs
+from benchmarks.flags import output_file, positive
 from engine.core import EngineCore, Runner
 from engine.kv_pool import KVPool
 from engine.loading import DTYPES, load_runner
@@ -92,8 +93,8 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
     """The flags that `load` reads, and `--json`."""
     parser.add_argument("--model", type=Path, required=required)
     parser.add_argument("--products", choices=("auto", "full", "int8"), default="auto")
-    parser.add_argument("--kv-bytes", type=int, default=1 << 30, help="memory of keys and values")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument("--kv-bytes", type=positive, default=1 << 30, help="memory of keys and values")
+    parser.add_argument("--json", type=output_file, help="where to write the figures")
 
 
 def load(options: argparse.Namespace) -> Served:

@@ -16,6 +16,8 @@ from tqdm import tqdm
 
 from benchmarks.azure import read_azure
 from benchmarks.chart import line_chart
+from benchmarks.flags import output_file, positive
+from benchmarks.program import run
 from benchmarks.prompts import TextPrompts
 from engine.core import EngineCore
 from engine.loading import load_runner
@@ -54,13 +56,15 @@ def measure(
 
 def main() -> None:
     """Print the table, and draw it if asked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="stemma bench beam", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True, help="Azure's conversation trace")
     parser.add_argument("--text", type=Path, required=True, help="a long text to cut prompts from")
-    parser.add_argument("--requests", type=int, default=8)
-    parser.add_argument("--longest", type=int, default=1024, help="longer requests are left out")
-    parser.add_argument("--plot", type=Path, help="where to draw it, as SVG")
+    parser.add_argument("--requests", type=positive, default=8)
+    parser.add_argument("--longest", type=positive, default=1024, help="longer requests are left out")
+    parser.add_argument("--plot", type=output_file, help="where to draw it, as SVG")
     options = parser.parse_args()
     runner = load_runner(EngineConfig(model=str(options.model)))
     texts = TextPrompts(options.model, options.text)
@@ -82,4 +86,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

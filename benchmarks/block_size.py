@@ -22,7 +22,9 @@ from tqdm import tqdm
 
 from benchmarks.azure import Lengths, read_azure
 from benchmarks.chart import line_chart
+from benchmarks.flags import output_file, positive
 from benchmarks.modelless import ask, make_core, prompt_of
+from benchmarks.program import run
 from benchmarks.prompts import TextPrompts
 from engine.core import EngineCore
 from engine.loading import load_runner
@@ -82,13 +84,15 @@ def measure_latency(model: Path, prompts: Sequence["array[int]"], num_answer: in
 
 def main() -> None:
     """Print the table, and draw it if asked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="stemma bench block-size", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True, help="Azure's conversation trace")
     parser.add_argument("--text", type=Path, required=True, help="a long text to cut prompts from")
-    parser.add_argument("--requests", type=int, default=60, help="for the bookkeeping")
-    parser.add_argument("--users", type=int, default=8, help="for the latency")
-    parser.add_argument("--plot", type=Path, help="where to draw it, as SVG")
+    parser.add_argument("--requests", type=positive, default=60, help="for the bookkeeping")
+    parser.add_argument("--users", type=positive, default=8, help="for the latency")
+    parser.add_argument("--plot", type=output_file, help="where to draw it, as SVG")
     options = parser.parse_args()
     requests = read_azure(options.data, options.requests, LONGEST)
     texts = TextPrompts(options.model, options.text)
@@ -108,4 +112,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

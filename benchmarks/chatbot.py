@@ -39,7 +39,9 @@ from benchmarks.bare import (
 )
 from benchmarks.chart import line_chart
 from benchmarks.conversing import Chats, normalized_latency, poisson, serve
+from benchmarks.flags import output_folder, positive, rate
 from benchmarks.modelless import prompt_of
+from benchmarks.program import run
 from benchmarks.reservation import POLICIES
 from benchmarks.virtual import PagedServer, Request, ReservedServer, Server, StepTimes
 
@@ -185,11 +187,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, required=True, help="Azure's conversation trace")
     add_model(parser, required=False)
     parser.add_argument("--times", type=Path, help="what --json has written: nothing is measured then")
-    parser.add_argument("--requests", type=int, default=400)
-    parser.add_argument("--slots", type=int, default=24_576, help="tokens that the pool holds")
-    parser.add_argument("--rates", type=float, nargs="+", default=list(RATES), help="requests a second")
+    parser.add_argument("--requests", type=positive, default=400)
+    parser.add_argument("--slots", type=positive, default=24_576, help="tokens that the pool holds")
+    parser.add_argument("--rates", type=rate, nargs="+", default=list(RATES), help="requests a second")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--plots", type=Path, help="the folder where to draw, as SVG")
+    parser.add_argument("--plots", type=output_folder, help="the folder where to draw, as SVG")
     return parser
 
 
@@ -222,4 +224,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -3,7 +3,7 @@
   stemma bench compare --server ours=http://127.0.0.1:8401/v1@SmolLM2-135M-Instruct \\
     --server peer=http://127.0.0.1:8102/v1@peer --rounds 3
   stemma bench compare \\
-    --server ours=http://127.0.0.1:8401/v1@default --start ours='stemma serve --port 8401' \\
+    --server ours=http://127.0.0.1:8401/v1@SmolLM2-135M-Instruct --start ours='stemma serve --port 8401' \\
     --server peer=http://127.0.0.1:8102/v1@peer --start peer='env THREADS=2 peer-server --port 8102'
 
 The servers run A B A B, so that what drifts on the machine falls on all alike. In a round all get the same
@@ -15,15 +15,13 @@ ratio to the first server, round by round; only whole rounds count. The exit cod
 
 import argparse
 import json
-import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from types import FrameType
-from typing import NoReturn
 
 from benchmarks.distribution_chart import distribution_chart
+from benchmarks.flags import positive, rate
 from benchmarks.load.client import Server
 from benchmarks.load.comparison import comparison_table
 from benchmarks.load.driver import Run
@@ -33,15 +31,14 @@ from benchmarks.load.options import (
     add_load,
     add_run,
     load_of,
-    positive,
     target_of,
-    touch,
 )
 from benchmarks.load.report import as_json, failures, flat, panels
 from benchmarks.load.rounds import compare, order
 from benchmarks.load.running import WarmUpFailed, run_load
 from benchmarks.load.servers import add_servers, commands_of, servers_of
 from benchmarks.load.started import CannotStart, started
+from benchmarks.program import run
 from benchmarks.traces import BadTrace
 
 __all__ = ["main"]
@@ -64,7 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measured: list[_Measured] = []
     try:
         servers, commands = servers_of(options), commands_of(options)
-        touch(options)
         for each in _runs(options, servers, commands):
             print(_line(each), file=sys.stderr)
             measured.append(each)
@@ -135,10 +131,6 @@ def _as_json(measured: Sequence[_Measured]) -> list[dict[str, object]]:
     return [{"round": each.number, "server": each.name, **as_json(each.figures)} for each in measured]
 
 
-def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="stemma bench compare",
@@ -148,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     add_servers(parser)
     parser.add_argument("--rounds", type=positive, default=3, help="runs of each server; 3")
     parser.add_argument(
-        "--ready", type=float, default=600.0, metavar="SECONDS", help="for a server to start; 600"
+        "--ready", type=rate, default=600.0, metavar="SECONDS", help="for a server to start; 600"
     )
     add_load(parser)
     add_run(parser)
@@ -156,5 +148,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _leave)  # servers that were started are ended on the way out
-    sys.exit(main())
+    run(main)

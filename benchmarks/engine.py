@@ -35,7 +35,9 @@ from benchmarks.bare import (
     time_steps,
 )
 from benchmarks.costs import Costs
+from benchmarks.flags import natural, positive
 from benchmarks.peaks import Peaks, measure_peaks
+from benchmarks.program import run
 from engine.core import EngineCore, Runner
 from engine.scheduler import Limits
 from gateway.conversation.prompt import load_prompts
@@ -208,13 +210,17 @@ def _parser() -> argparse.ArgumentParser:
         prog="stemma bench engine", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_model(parser)
-    parser.add_argument("--users", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--context", type=int, nargs="+", default=[100, 900], help="tokens of each user")
-    parser.add_argument("--shared", type=int, default=600, help="tokens in common, where they fit; 0: none")
-    parser.add_argument("--batch", type=int, nargs="*", default=[1, 8, 16, 32], help="short prompts at once")
-    parser.add_argument("--tokens", type=int, default=128, help="of each short prompt's answer")
-    parser.add_argument("--steps", type=int, default=20, help="of each shape")
-    parser.add_argument("--rounds", type=int, default=3, help="of prompts and arrivals")
+    parser.add_argument("--users", type=positive, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--context", type=positive, nargs="+", default=[100, 900], help="tokens of each user")
+    parser.add_argument(
+        "--shared", type=natural, default=600, help="tokens in common, where they fit; 0: none"
+    )
+    parser.add_argument(
+        "--batch", type=positive, nargs="*", default=[1, 8, 16, 32], help="short prompts at once"
+    )
+    parser.add_argument("--tokens", type=positive, default=128, help="of each short prompt's answer")
+    parser.add_argument("--steps", type=positive, default=20, help="of each shape")
+    parser.add_argument("--rounds", type=positive, default=3, help="of prompts and arrivals")
     return parser
 
 
@@ -256,4 +262,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

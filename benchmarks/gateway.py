@@ -29,6 +29,8 @@ import msgspec
 from benchmarks.alone.client import Counts, Load, post
 from benchmarks.alone.engine import HELD_TOKENS, Plan
 from benchmarks.alone.served import MODEL_NAME
+from benchmarks.flags import amount, positive, rate
+from benchmarks.program import run
 from gateway.conversation.model_text import load_model_text
 
 __all__ = ["Kind", "Served", "main", "measure_held", "measure_load", "serve"]
@@ -174,14 +176,14 @@ def _options() -> argparse.Namespace:
         prog="stemma bench gateway", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", type=Path, required=True, help="whose tokenizer and template are used")
-    parser.add_argument("--streams", type=int, nargs="*", default=[32, 128, 256], help="at once")
+    parser.add_argument("--streams", type=positive, nargs="*", default=[32, 128, 256], help="at once")
     parser.add_argument(
-        "--clients", type=int, nargs="*", default=[32], help="that send short requests, at once"
+        "--clients", type=positive, nargs="*", default=[32], help="that send short requests, at once"
     )
-    parser.add_argument("--held", type=int, nargs="*", default=[500, 1000, 2000], help="open streams")
-    parser.add_argument("--tokens", type=int, default=64, help="of a streamed answer")
-    parser.add_argument("--step-ms", type=float, default=0.0, help="between two tokens of a stream")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    parser.add_argument("--held", type=positive, nargs="*", default=[500, 1000, 2000], help="open streams")
+    parser.add_argument("--tokens", type=positive, default=64, help="of a streamed answer")
+    parser.add_argument("--step-ms", type=amount, default=0.0, help="between two tokens of a stream")
+    parser.add_argument("--seconds", type=rate, default=5.0, help="of each measurement")
     return parser.parse_args()
 
 
@@ -195,4 +197,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -34,7 +34,9 @@ from benchmarks.bare import (
 )
 from benchmarks.chart import line_chart
 from benchmarks.costs import Costs, Work, bound_of
+from benchmarks.flags import output_folder
 from benchmarks.peaks import Peaks, measure_peaks
+from benchmarks.program import run
 from engine.core import EngineCore, Runner
 from engine.runner import ModelRunner
 from engine.scheduler import Limits
@@ -229,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="stemma bench growth", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_model(parser)
-    parser.add_argument("--plots", type=Path, help="the folder where to draw, as SVG")
+    parser.add_argument("--plots", type=output_folder, help="the folder where to draw, as SVG")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args(arguments)
     peaks = measure_peaks()
@@ -248,4 +250,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

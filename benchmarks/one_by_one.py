@@ -16,6 +16,9 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM
 
+from benchmarks.flags import positive
+from benchmarks.program import run
+
 SYSTEM_TOKENS, TURN_TOKENS, ANSWER_TOKENS = 600, 75, 64
 
 
@@ -27,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", required=True)
-    parser.add_argument("--turns", type=int, default=6)
-    parser.add_argument("--users", type=int, default=2)
+    parser.add_argument("--turns", type=positive, default=6)
+    parser.add_argument("--users", type=positive, default=2)
     options = parser.parse_args(arguments)
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.bfloat16)
     draw = random.Random(0)
@@ -64,4 +67,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

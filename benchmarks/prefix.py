@@ -18,6 +18,8 @@ from pathlib import Path
 from tqdm import tqdm
 
 from benchmarks.chart import line_chart
+from benchmarks.flags import natural, output_file, positive
+from benchmarks.program import run
 from benchmarks.prompts import TextPrompts
 from engine.core import EngineCore
 from engine.loading import load_runner
@@ -58,14 +60,16 @@ def measure(
 
 def main() -> None:
     """Print the table, and draw it if asked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="stemma bench prefix", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--text", type=Path, required=True, help="a long text to cut prompts from")
-    parser.add_argument("--requests", type=int, default=32)
-    parser.add_argument("--own", type=int, default=32, help="tokens that each request adds to the prefix")
-    parser.add_argument("--answer", type=int, default=32, help="tokens of each answer")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--plot", type=Path, help="where to draw it, as SVG")
+    parser.add_argument("--requests", type=positive, default=32)
+    parser.add_argument("--own", type=natural, default=32, help="tokens that each request adds to the prefix")
+    parser.add_argument("--answer", type=positive, default=32, help="tokens of each answer")
+    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--plot", type=output_file, help="where to draw it, as SVG")
     options = parser.parse_args()
     runner = load_runner(EngineConfig(model=str(options.model)))
     texts = TextPrompts(options.model, options.text)
@@ -89,4 +93,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

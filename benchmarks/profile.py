@@ -33,7 +33,9 @@ from benchmarks.bare import (
     start,
 )
 from benchmarks.costs import Costs, Work
+from benchmarks.flags import positive
 from benchmarks.peaks import Peaks, measure_peaks
+from benchmarks.program import run
 from engine.batch import Batch
 from engine.core import EngineCore
 from engine.kv_pool import KVPool
@@ -277,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_model(parser)
-    parser.add_argument("--steps", type=int, default=20, help="of each shape that decodes")
+    parser.add_argument("--steps", type=positive, default=20, help="of each shape that decodes")
     options = parser.parse_args(arguments)
     peaks = measure_peaks()
     served = load(options)
@@ -296,4 +298,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -13,14 +13,17 @@ class TextPrompts:
     """Pieces of one text, each beginning where the one before it ended; the text begins again at its end."""
 
     def __init__(self, model: Path, text: Path) -> None:
-        """Raises OSError when either cannot be read."""
+        """Raises OSError when either cannot be read, and ValueError for a text without a word."""
         self._ids: Sequence[int] = load_prompts(model).tokenizer.encode(text.read_text(encoding="utf-8"))
+        if not self._ids:
+            raise ValueError(f"{text} holds no text to cut prompts from")
         self._place = 0
 
     def take(self, num_tokens: int) -> "array[int]":
         """The next piece."""
         piece = array("i")
         while len(piece) < num_tokens:
-            piece.extend(self._ids[self._place : self._place + num_tokens - len(piece)])
-            self._place = (self._place + num_tokens) % len(self._ids) if len(piece) == num_tokens else 0
+            end = min(self._place + num_tokens - len(piece), len(self._ids))
+            piece.extend(self._ids[self._place : end])
+            self._place = end % len(self._ids)
         return piece

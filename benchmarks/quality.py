@@ -22,6 +22,8 @@ from typing import Literal
 
 from tqdm import tqdm
 
+from benchmarks.flags import positive
+from benchmarks.program import run
 from engine.core import EngineCore
 from engine.loading import load_runner
 from engine.memory import release_unused
@@ -198,10 +200,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", type=Path, required=True, help="a GGUF file or a folder")
     parser.add_argument("--data", type=Path, required=True, help="a text file")
-    parser.add_argument("--tokens", type=int, default=3072, help="from the text's start")
-    parser.add_argument("--window", type=int, default=1024, help="tokens that see each other")
+    parser.add_argument("--tokens", type=positive, default=3072, help="from the text's start")
+    parser.add_argument("--window", type=positive, default=1024, help="tokens that see each other")
     return parser
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -24,6 +24,8 @@ from pathlib import Path
 import httpx
 from tqdm import tqdm
 
+from benchmarks.flags import positive
+from benchmarks.program import run
 from benchmarks.server import Server, serve
 
 NUM_WORDS = 1500  # about 2,000 tokens of the default model
@@ -202,10 +204,12 @@ def report(tier: str, times: Times) -> None:
 
 def main() -> None:
     """All of it, and a line for each figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="stemma bench resume", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--model", required=True)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--pairs", type=int, default=4)
+    parser.add_argument("--rounds", type=positive, default=7)
+    parser.add_argument("--pairs", type=positive, default=4)
     options = parser.parse_args()
     settings = {"MODEL__NAME": "bench", "ENGINE__KV_BYTES": "512MiB", "LOG__FORMAT": "json"}
     tiers = {
@@ -227,4 +231,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -15,7 +15,9 @@ from tqdm import tqdm
 
 from benchmarks.azure import Lengths, read_azure
 from benchmarks.chart import line_chart
+from benchmarks.flags import output_file, positive
 from benchmarks.modelless import ask, make_core, prompt_of
+from benchmarks.program import run
 
 PAPER = {2: (0.061, 0.162), 6: (0.098, 0.305)}  # Alpaca, ShareGPT: the ends of its ranges
 COUNTS = (2, 4, 6)
@@ -36,11 +38,13 @@ def measure(requests: Sequence[Lengths], num_choices: int, block_size: int) -> f
 
 def main() -> None:
     """Print the table, and draw it if asked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="stemma bench sampling", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True, help="Azure's conversation trace")
-    parser.add_argument("--requests", type=int, default=100)
-    parser.add_argument("--block-size", type=int, default=16)
-    parser.add_argument("--plot", type=Path, help="where to draw it, as SVG")
+    parser.add_argument("--requests", type=positive, default=100)
+    parser.add_argument("--block-size", type=positive, default=16)
+    parser.add_argument("--plot", type=output_file, help="where to draw it, as SVG")
     options = parser.parse_args()
     requests = read_azure(options.data, options.requests, LONGEST)
     saved = {count: measure(requests, count, options.block_size) for count in COUNTS}
@@ -59,4 +63,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -16,20 +16,19 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.distribution_chart import distribution_chart
+from benchmarks.flags import api_url, json_object
 from benchmarks.load.client import Server
 from benchmarks.load.figures import measure
 from benchmarks.load.options import (
     BadOptions,
     add_load,
     add_run,
-    api_url,
-    json_object,
     load_of,
     target_of,
-    touch,
 )
 from benchmarks.load.report import as_json, panels, table
 from benchmarks.load.running import WarmUpFailed, run_load
+from benchmarks.program import run
 from benchmarks.traces import BadTrace
 
 __all__ = ["main"]
@@ -49,7 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         load, target = load_of(options, options.seed), target_of(options)
-        touch(options)
         run = run_load(load, server, num_warmup=options.warmup, seed=options.seed, title=options.workload)
     except BadOptions as error:
         parser.error(str(error))
@@ -82,4 +80,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from benchmarks.flags import natural, positive
+from benchmarks.program import run
 from kernels import Kernels
 from kernels.partitions import PARTITION_TOKENS, find_leaders
 
@@ -85,11 +87,13 @@ def _counts(text: str) -> list[int]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="Attention of one layer over a shared prefix.")
+    parser = argparse.ArgumentParser(
+        prog="stemma bench shared-prefix", description="Attention of one layer over a shared prefix."
+    )
     parser.add_argument("--sequences", type=_counts, default=[1, 8, 32])
     parser.add_argument("--shared", type=_counts, default=[512, 1024, 2048], help="tokens, whole blocks")
-    parser.add_argument("--own", type=int, default=128, help="tokens of each sequence's own")
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--own", type=natural, default=128, help="tokens of each sequence's own")
+    parser.add_argument("--rounds", type=positive, default=60)
     options = parser.parse_args()
     kernels = Kernels.cpu()
     partition_bytes = 2 * PARTITION_TOKENS * NUM_KV_HEADS * HEAD_DIM * DTYPE.itemsize
@@ -111,4 +115,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

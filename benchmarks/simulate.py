@@ -20,6 +20,8 @@ from tqdm import tqdm
 
 from benchmarks.chart import line_chart
 from benchmarks.clairvoyant import clairvoyant
+from benchmarks.flags import output_file, positive, rate
+from benchmarks.program import run
 from benchmarks.replay import paths_of, replay, turns_of
 from benchmarks.traces import BadTrace, Request, read_mooncake, read_usage
 from benchmarks.workloads import MIXES, make_mix
@@ -69,8 +71,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--blocks times --times: a cache has at least one block")
     try:
         load = _load(options)
-        if options.plot is not None:
-            options.plot.touch()
     except (BadTrace, OSError) as error:
         print(f"simulate: {error}", file=sys.stderr)
         return 1
@@ -148,13 +148,6 @@ def _load(options: argparse.Namespace) -> _Load:
     return _Load(requests, paths, turns_of(paths), options.tokens_per_block or tokens_per_block)
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="stemma simulate",
@@ -164,19 +157,19 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--trace", type=Path, metavar="FILE", help="a trace in Mooncake's JSONL")
     source.add_argument("--usage", metavar="DATABASE", help="Stemma's own log: an SQLite file, or a URL")
     source.add_argument("--mix", choices=sorted(MIXES), help="a load that is made up")
-    parser.add_argument("--blocks", type=_positive, nargs="+", required=True, help="sizes of the cache")
+    parser.add_argument("--blocks", type=positive, nargs="+", required=True, help="sizes of the cache")
     parser.add_argument(
-        "--times", type=float, nargs="+", default=[1.0], help="these sizes times each of these"
+        "--times", type=rate, nargs="+", default=[1.0], help="these sizes times each of these"
     )
     parser.add_argument("--policy", choices=[*_POLICIES, "both"], default="both")
     parser.add_argument(
-        "--tokens-per-block", type=_positive, help="for tokens saved; 512 unless told, 16 with --usage"
+        "--tokens-per-block", type=positive, help="for tokens saved; 512 unless told, 16 with --usage"
     )
-    parser.add_argument("--limit", type=_positive, help="only so many requests, from the first on")
+    parser.add_argument("--limit", type=positive, help="only so many requests, from the first on")
     parser.add_argument("--seed", type=int, default=1, help="of a made-up load")
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw shares found over sizes")
+    parser.add_argument("--plot", type=output_file, metavar="FILE.svg", help="draw shares found over sizes")
     return parser
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

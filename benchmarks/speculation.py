@@ -17,6 +17,8 @@ from typing import Literal
 
 from tqdm import tqdm
 
+from benchmarks.flags import positive
+from benchmarks.program import run
 from benchmarks.prompts import TextPrompts
 from engine.local import load_core
 from engine.messages import EngineConfig, Submit, TokenEvents
@@ -54,13 +56,15 @@ def answer(
 
 def main() -> None:
     """Print a table for each load."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="stemma bench speculation", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--text", type=Path, required=True, help="a long text to copy from")
     parser.add_argument("--data", type=Path, help="MT-bench's question.jsonl")
-    parser.add_argument("--requests", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=96)
-    parser.add_argument("--draft-layers", type=int, default=6)
+    parser.add_argument("--requests", type=positive, default=8)
+    parser.add_argument("--tokens", type=positive, default=96)
+    parser.add_argument("--draft-layers", type=positive, default=6)
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--deterministic", action="store_true")
     options = parser.parse_args()
@@ -104,4 +108,4 @@ def _loads(options: argparse.Namespace) -> dict[str, list["array[int]"]]:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -20,6 +20,8 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.chart import line_chart
+from benchmarks.flags import output_file, positive
+from benchmarks.program import run
 from engine.kv_pool import KVPool
 from engine.loading import DTYPES, load_runner
 from engine.messages import EngineConfig
@@ -80,10 +82,12 @@ def measure_compute(path: Path, num_tokens: int, block_size: int) -> float:
 
 def main() -> None:
     """Print the table, and draw it if asked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="stemma bench swap", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--tokens", type=int, default=1024)
-    parser.add_argument("--plot", type=Path, help="where to draw it, as SVG")
+    parser.add_argument("--tokens", type=positive, default=1024)
+    parser.add_argument("--plot", type=output_file, help="where to draw it, as SVG")
     options = parser.parse_args()
     model, _ = load(options.model, torch.bfloat16)
     moves, computed = {}, {}
@@ -107,4 +111,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

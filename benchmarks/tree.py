@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from tqdm import tqdm
 
+from benchmarks.program import run
 from prefix_cache.assembly import CacheSizes, assemble
 from prefix_cache.tiers import TieredCache
 from prefix_cache.tokens import pack
@@ -127,11 +128,13 @@ def measure_memory(rng: random.Random, num_conversations: int) -> None:
 
 def main() -> None:
     """Print every figure."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
+    argparse.ArgumentParser(
+        prog="stemma bench tree", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    ).parse_args()
     rng = random.Random(1)
     measure_time(rng)
     measure_memory(rng, 15_625)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -15,7 +15,9 @@ from tqdm import tqdm
 
 from benchmarks.azure import Lengths, read_azure
 from benchmarks.chart import line_chart
+from benchmarks.flags import output_file, positive
 from benchmarks.modelless import ask, make_core, prompt_of
+from benchmarks.program import run
 from benchmarks.reservation import POLICIES, Use, simulate
 
 PAPER_USEFUL = {"Max": 0.204, "Pow2": 0.268, "Oracle": 0.382, "paged": 0.963}  # of all KV memory, OPT-13B
@@ -43,13 +45,17 @@ def measure_paged(requests: Sequence[Lengths], num_slots: int, block_size: int, 
 
 def main() -> None:
     """Print the table, and draw it if asked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="stemma bench waste", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True, help="Azure's conversation trace")
-    parser.add_argument("--requests", type=int, default=600)
-    parser.add_argument("--slots", type=int, default=24_576, help="tokens that the pool holds")
-    parser.add_argument("--longest", type=int, default=2048, help="longer ones are left out, as in the paper")
-    parser.add_argument("--block-size", type=int, default=16)
-    parser.add_argument("--plot", type=Path, help="where to draw it, as SVG")
+    parser.add_argument("--requests", type=positive, default=600)
+    parser.add_argument("--slots", type=positive, default=24_576, help="tokens that the pool holds")
+    parser.add_argument(
+        "--longest", type=positive, default=2048, help="longer ones are left out, as in the paper"
+    )
+    parser.add_argument("--block-size", type=positive, default=16)
+    parser.add_argument("--plot", type=output_file, help="where to draw it, as SVG")
     options = parser.parse_args()
     requests = read_azure(options.data, options.requests, options.longest)
     uses = {
@@ -72,4 +78,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,12 +1,13 @@
-"""`stemma bench` and `stemma simulate`: programs beside the gateway, run as processes of their own.
+"""`stemma bench` and `stemma simulate`: programs beside the gateway, which take the place of the process
+that was asked.
 
 It owns their names and nothing of theirs: it imports none of them, and their flags and exit codes go through.
 """
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 __all__ = ["BENCHES", "UnknownBench", "bench", "module_of", "run_program"]
 
@@ -55,12 +56,13 @@ def module_of(name: str) -> str:
     return name.replace("-", "_")
 
 
-def run_program(module: str, arguments: Sequence[str]) -> int:
-    """Run a module as a program, and wait for it. Answers with its exit code."""
+def run_program(module: str, arguments: Sequence[str]) -> NoReturn:
+    """Become a module run as a program: signals reach it, and its exit code is this process's."""
     # -P: the folder that the user stands in may hold packages of the same names. Threads that wait for each
     # other should not burn a core that others want: see docs/decisions/006-short-spins.md.
     command = [sys.executable, "-P", "-m", module, *arguments]
-    return subprocess.run(command, env={"GOMP_SPINCOUNT": "2000", **os.environ}, check=False).returncode
+    sys.stdout.flush()
+    os.execve(sys.executable, command, {"GOMP_SPINCOUNT": "2000", **os.environ})
 
 
 def _table() -> str:

@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
@@ -87,9 +87,9 @@ def migrate(settings: Settings) -> None:
         raise _UserError(f"the database {place} cannot be used: {str(error).splitlines()[0]}") from None
 
 
-def simulate(arguments: Sequence[str]) -> int:
+def simulate(arguments: Sequence[str]) -> NoReturn:
     """Tell what a cache of another size would have found of a recorded load."""
-    return run_program("benchmarks.simulate", arguments)
+    run_program("benchmarks.simulate", arguments)
 
 
 _COMMANDS = {"serve": serve, "pull": pull, "migrate": migrate}

@@ -34,6 +34,10 @@ class Address:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is no http:// or https:// address")
         is_secure = parts.scheme == "https"
+        if parts.query or parts.username is not None:
+            raise ValueError(f"{url!r} has more than host, port and path, which is all that is asked")
+        if parts.port == 0:
+            raise ValueError(f"{url!r} names port 0, at which nobody listens")
         port = parts.port or (443 if is_secure else 80)
         return cls(parts.hostname, port, parts.path.rstrip("/"), is_secure)
 

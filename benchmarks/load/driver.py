@@ -68,7 +68,7 @@ class _Driver:
             case Users(count):
                 line = iter(conversations)
                 async with asyncio.TaskGroup() as group:
-                    for _ in range(count):
+                    for _ in range(min(count, len(conversations))):
                         group.create_task(self._user(line))
             case Times(seconds):
                 async with asyncio.TaskGroup() as group:

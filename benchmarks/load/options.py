@@ -1,80 +1,22 @@
 """The flags of a workload, and what they ask for: shared by all programs that drive a server."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from benchmarks.flags import amount, natural, output_file, positive, rate
 from benchmarks.load.arrivals import Bursts, Start, Times, Users, poisson, scaled
-from benchmarks.load.connections import Address
 from benchmarks.load.conversations import SHAPES, Shape, converse
 from benchmarks.load.driver import Load
 from benchmarks.load.figures import Target
 from benchmarks.load.recorded import read_trace, replayed
 
-__all__ = [
-    "BadOptions",
-    "add_load",
-    "add_run",
-    "api_url",
-    "json_object",
-    "load_of",
-    "positive",
-    "target_of",
-    "touch",
-]
+__all__ = ["BadOptions", "add_load", "add_run", "load_of", "target_of"]
 
 
 class BadOptions(Exception):
     """Flags that do not go together; the message says which."""
-
-
-def positive(text: str) -> int:
-    """A whole number above 0, for argparse."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
-
-
-def natural(text: str) -> int:
-    """A whole number from 0 up, for argparse."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is below 0")
-    return value
-
-
-def rate(text: str) -> float:
-    """A number above 0, for argparse."""
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return value
-
-
-def amount(text: str) -> float:
-    """A number from 0 up, for argparse."""
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 up")
-    return value
-
-
-def api_url(text: str) -> str:
-    """Where an API is, without a slash at its end, for argparse."""
-    Address.parse(text)
-    return text.rstrip("/")
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """Fields of a body, for argparse."""
-    fields = json.loads(text)
-    if not isinstance(fields, dict):
-        raise ValueError
-    return fields
 
 
 _SHAPE_FLAGS = {  # by the field of a shape
@@ -130,15 +72,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "--warmup", type=natural, default=0, metavar="N", help="requests before it, not measured; 0"
     )
     how.add_argument("--timeout", type=rate, default=1200.0, metavar="SECONDS", help="for a request; 1200")
-    how.add_argument("--json", type=Path, metavar="FILE", help="all figures")
-    how.add_argument("--plot", type=Path, metavar="FILE.svg", help="cumulative distributions")
-
-
-def touch(options: argparse.Namespace) -> None:
-    """See before the run that what is written after it can be. Raises OSError."""
-    for path in (options.json, options.plot):
-        if path is not None:
-            path.touch()
+    how.add_argument("--json", type=output_file, metavar="FILE", help="all figures")
+    how.add_argument("--plot", type=output_file, metavar="FILE.svg", help="cumulative distributions")
 
 
 def load_of(options: argparse.Namespace, seed: str) -> Load:
@@ -163,6 +98,8 @@ def target_of(options: argparse.Namespace) -> Target | None:
 
 
 def _check(options: argparse.Namespace) -> None:
+    if options.json is not None and options.json == options.plot:
+        raise BadOptions("--json and --plot name one file: take two")
     if options.rate is not None and options.users is not None:
         raise BadOptions("--users and --rate are two ways to say when: take one")
     if options.rate is not None and options.workload in ("burst", "trace"):

@@ -3,8 +3,9 @@
 import argparse
 from collections.abc import Mapping, Sequence
 
+from benchmarks.flags import api_url, json_object
 from benchmarks.load.client import Server
-from benchmarks.load.options import BadOptions, api_url, json_object
+from benchmarks.load.options import BadOptions
 
 __all__ = ["add_servers", "commands_of", "servers_of"]
 
@@ -55,7 +56,7 @@ def _server(address: str, *, key: str, extra: str, ignores_eos: bool, timeout: f
         if not (at and model):
             raise ValueError("no @MODEL")
         return Server(api_url(url), model, key, json_object(extra), ignores_eos, timeout)
-    except ValueError as error:
+    except (ValueError, argparse.ArgumentTypeError) as error:
         raise BadOptions(f"--server {address}, --extra {extra}: {error}") from None
 
 

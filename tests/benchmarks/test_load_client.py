@@ -89,6 +89,8 @@ def plain(status: str, body: bytes) -> list[bytes]:
         (chunked(text("a"), event(error={"message": "it broke"})), "error in the stream", "it broke"),
         (chunked(text("a"), b"data: {no\n\n", DONE), "unreadable event", "{no"),
         (chunked(text("a"), b'data: {"choices": 1}\n\n', DONE), "unreadable event", "choices"),
+        (chunked(text("a"), usage(-5), DONE), "unreadable event", "completion_tokens"),
+        (chunked(text("a"), usage(10**15), DONE), "unreadable event", "completion_tokens"),
         (chunked(text("a"), text("b")), "cut short", "2 events"),
         (chunked(text(None, "stop"), DONE), "empty answer", "without a token"),
         ([HEAD, b"5\r\ndata:", CLOSE], "broken response", "ended before"),

@@ -1,7 +1,11 @@
 """The command: a user's mistake is one line and exit code 1, never a traceback."""
 
+import os
+import shlex
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,28 +111,57 @@ def test_the_gateways_process_never_loads_torch() -> None:
     assert loaded.stdout == "[]\n"
 
 
-def test_simulate_passes_its_arguments_and_its_exit_code_through(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+WRITES_ITS_NUMBER = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(100)"
+
+
+def stemma(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, in a process of its own: a program takes that process's place."""
+    return subprocess.run(
+        [sys.executable, "-m", "gateway", *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_simulate_passes_its_arguments_and_its_exit_code_through(tmp_path: Path) -> None:
     trace = tmp_path / "a.jsonl"
     trace.write_text('{"timestamp": 0, "hash_ids": [1, 2]}\n' * 3)
 
-    assert main(["simulate", "--trace", str(trace), "--blocks", "4", "--limit", "2"]) == 0
-    assert main(["simulate", "--trace", str(tmp_path / "none.jsonl"), "--blocks", "4"]) == 1
-    assert main(["simulate", "--no-such-flag"]) == 2
+    told = stemma("simulate", "--trace", str(trace), "--blocks", "4", "--limit", "2")
+    missing = stemma("simulate", "--trace", str(tmp_path / "none.jsonl"), "--blocks", "4")
+    unknown = stemma("simulate", "--no-such-flag")
 
-    out, err = capfd.readouterr()
-    assert out.startswith("2 requests, 4 blocks, 2 different ones")
-    assert "none.jsonl" in err
+    assert [told.returncode, missing.returncode, unknown.returncode] == [0, 1, 2]
+    assert told.stdout.startswith("2 requests, 4 blocks, 2 different ones")
+    assert "none.jsonl" in missing.stderr
 
 
-def test_bench_passes_its_arguments_and_its_exit_code_through(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "serve", "--no-such-flag"]) == 2
-    assert main(["bench", "serve", "-h"]) == 0
+def test_bench_passes_its_arguments_and_its_exit_code_through() -> None:
+    unknown, told = stemma("bench", "serve", "--no-such-flag"), stemma("bench", "serve", "-h")
 
-    out, err = capfd.readouterr()
-    assert err.startswith("usage: stemma bench serve")
-    assert out.startswith("usage: stemma bench serve")
+    assert [unknown.returncode, told.returncode] == [2, 0]
+    assert unknown.stderr.startswith("usage: stemma bench serve")
+    assert told.stdout.startswith("usage: stemma bench serve")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_stemma_ends_its_bench_and_what_that_started(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    started = tmp_path / "started"
+    server = shlex.join([sys.executable, "-c", WRITES_ITS_NUMBER, str(started)])
+    arguments = ["--server", "a=http://127.0.0.1:9/v1@x", "--start", f"a={server}"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "gateway", "bench", "compare", *arguments], stderr=subprocess.PIPE, text=True
+    ) as bench:
+        while not started.exists() or not started.read_text():
+            assert bench.poll() is None
+            time.sleep(0.05)
+        bench.send_signal(number)
+        _, told = bench.communicate(timeout=60)
+
+    assert bench.returncode == 128 + number
+    assert "Traceback" not in told
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
 
 
 def test_an_unknown_bench_is_answered_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
