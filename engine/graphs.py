@@ -107,7 +107,7 @@ class _Inputs:
             positions=zeros(max_sequences),
             slot_mapping=zeros(max_sequences) - 1,
             block_tables=zeros(max_sequences, max_blocks),
-            context_lens=zeros(max_sequences) + 1,
+            context_lens=zeros(max_sequences),
             cu_seqlens_q=places,
             leaders=self._alone.clone(),
             drawing_rows=places[:-1].long(),
@@ -128,7 +128,7 @@ class _Inputs:
         )
 
     def fill(self, batch: Batch, size: int) -> None:
-        """Make the first rows a step's, and those up to `size` padding, which sees one slot of block 0."""
+        """Make the first rows a step's, and those up to `size` padding, which sees nothing."""
         num_sequences, num_blocks = batch.block_tables.shape
         num_partitions = batch.leaders.shape[1]
         to, padding = self.first(size), slice(num_sequences, size)
@@ -139,9 +139,8 @@ class _Inputs:
         to.context_lens[:num_sequences] = batch.context_lens
         to.leaders.copy_(self._alone[:size])
         to.leaders[:num_sequences, :num_partitions] = batch.leaders
-        for tensor, value in ((to.slot_mapping, -1), (to.context_lens, 1), (to.positions, 0)):
+        for tensor, value in ((to.slot_mapping, -1), (to.context_lens, 0), (to.positions, 0)):
             tensor[padding] = value
-        to.block_tables[padding, 0] = 0
 
 
 def record_graph(memory: object) -> Record:

@@ -92,6 +92,7 @@ class EngineSettings(_Section):
     deterministic: bool = False  # answers do not depend, bit for bit, on who runs beside
     block_size: int = Field(16, ge=1, le=256)
     kv_bytes: Bytes = 1 << 30
+    memory_utilization: float | None = Field(None, gt=0, le=1)  # of a GPU's memory; in place of kv_bytes
     max_context: int | None = Field(None, ge=1)
     max_batch_tokens: int = Field(512, ge=1)
     target_step_seconds: float = Field(0.25, gt=0)  # chunks of prompts are cut to it while answers grow
@@ -111,6 +112,14 @@ class EngineSettings(_Section):
             raise ValueError(
                 f"max_sequences is {self.max_sequences}, and each takes a token of every step, which has "
                 f"{self.max_batch_tokens}; raise max_batch_tokens"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_share_of_a_gpus_memory(self) -> "EngineSettings":
+        if self.memory_utilization is not None and self.device != "cuda":
+            raise ValueError(
+                f'memory_utilization is of a GPU, and device is "{self.device}": say kv_bytes instead'
             )
         return self
 

@@ -1,10 +1,13 @@
 """The GPU's implementation of every operation: Triton where a kernel pays, torch where it is as good."""
 
+from functools import partial
+
 from kernels import Kernels
 from kernels.copy_blocks import copy_blocks
 from kernels.grouped import any_linear_reference
 from kernels.move_blocks import gather_blocks, scatter_blocks
 from kernels.paged_attention import paged_attention
+from kernels.planned_attention import begin_planned
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_store_kv import rope_store_kv
 from kernels.silu_and_mul import silu_and_mul
@@ -25,5 +28,5 @@ def build() -> Kernels:
         copy_blocks=copy_blocks,
         gather_blocks=gather_blocks,
         scatter_blocks=scatter_blocks,
-        make_stack=ComposedStack,
+        make_stack=partial(ComposedStack, begin_attention=begin_planned),
     )

@@ -9,7 +9,7 @@ Owns the weights of a layer as a value, and the operation made of smaller ones. 
 of it at once instead.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import sqrt
 from typing import Protocol
@@ -19,7 +19,17 @@ from torch import Tensor
 from kernels.linear import Product
 from kernels.operations import Matrix, Operations
 
-__all__ = ["ComposedStack", "LayerWeights", "Stack", "StackShape", "StepTensors"]
+__all__ = [
+    "Attend",
+    "BeginAttention",
+    "ComposedStack",
+    "LayerWeights",
+    "Norms",
+    "Stack",
+    "StackShape",
+    "StepTensors",
+    "begin_composed",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +103,52 @@ class _Layer:
 
     input_norm: Tensor
     qkv: Product
-    query_norm: Tensor | None
-    key_norm: Tensor | None
+    head_norms: tuple[Tensor, Tensor, float] | None
     output: Product
     mlp_norm: Tensor
     gate_up: Product
     down: Product
+
+
+Norms = tuple[Tensor, Tensor, float]
+"""Of queries and of keys, [head_dim] each, and their epsilon."""
+
+Attend = Callable[[Tensor, Norms | None, Tensor, Tensor], Tensor]
+"""What lies between two products of a layer: takes queries, keys and values as the first one gives them, the
+norms of heads, and the layer's pools; stores keys and values; gives [num_tokens, num_heads * head_dim].
+"""
+
+BeginAttention = Callable[[Operations, StackShape, StepTensors, tuple[Tensor, Tensor], int, int], Attend]
+"""Made once a step for all layers: of the step, its angles, its number of tokens and the size of a block."""
+
+
+def begin_composed(
+    operations: Operations,
+    shape: StackShape,
+    step: StepTensors,
+    angles: tuple[Tensor, Tensor],
+    num_tokens: int,
+    block_size: int,
+) -> Attend:
+    """Operation by operation, with nothing known before."""
+
+    def attend(qkv: Tensor, norms: Norms | None, keys: Tensor, values: Tensor) -> Tensor:
+        if norms is not None:
+            _norm_heads(operations, shape, qkv, norms)
+        query = operations.rope_store_kv(qkv, *angles, keys, values, step.slot_mapping)
+        attended = operations.paged_attention(
+            query,
+            keys,
+            values,
+            step.block_tables,
+            step.context_lens,
+            step.cu_seqlens_q,
+            step.leaders,
+            shape.score_scale,
+        )
+        return attended.flatten(1)
+
+    return attend
 
 
 class ComposedStack:
@@ -110,10 +160,13 @@ class ComposedStack:
         layers: Iterable[LayerWeights],
         final_norm: Tensor,
         shape: StackShape,
+        *,
+        begin_attention: BeginAttention = begin_composed,
     ) -> None:
         self._operations = operations
         self._shape = shape
-        self._layers = [_with_products(weights, operations) for weights in layers]
+        self._begin_attention = begin_attention
+        self._layers = [_with_products(weights, operations, shape.rms_eps) for weights in layers]
         self._norms = [layer.input_norm for layer in self._layers] + [final_norm]
 
     def __call__(
@@ -126,57 +179,36 @@ class ComposedStack:
     ) -> Tensor:
         """As `Stack` has it."""
         operations, eps = self._operations, self._shape.rms_eps
+        attend = self._begin_attention(operations, self._shape, step, angles, len(residual), keys.shape[-1])
         hidden = operations.rms_norm(residual, self._norms[0], eps)
         for layer, next_norm, *pools in zip(
             self._layers, self._norms[1:], keys.unbind(), values.unbind(), strict=True
         ):
-            attended = self._attend(layer, hidden, angles, step, *pools)
+            attended = layer.output(attend(layer.qkv(hidden), layer.head_norms, *pools))
             hidden = operations.add_rms_norm(attended, residual, layer.mlp_norm, eps)
             expanded = operations.silu_and_mul(layer.gate_up(hidden))
             hidden = operations.add_rms_norm(layer.down(expanded), residual, next_norm, eps)
         return hidden
 
-    def _attend(
-        self,
-        layer: _Layer,
-        hidden: Tensor,
-        angles: tuple[Tensor, Tensor],
-        step: StepTensors,
-        keys: Tensor,
-        values: Tensor,
-    ) -> Tensor:
-        qkv = layer.qkv(hidden)
-        if layer.query_norm is not None and layer.key_norm is not None:
-            self._norm_heads(qkv, layer.query_norm, layer.key_norm)
-        query = self._operations.rope_store_kv(qkv, *angles, keys, values, step.slot_mapping)
-        attended = self._operations.paged_attention(
-            query,
-            keys,
-            values,
-            step.block_tables,
-            step.context_lens,
-            step.cu_seqlens_q,
-            step.leaders,
-            self._shape.score_scale,
-        )
-        return layer.output(attended.flatten(1))
 
-    def _norm_heads(self, qkv: Tensor, query_norm: Tensor, key_norm: Tensor) -> None:
-        """Norm each head of queries and keys, in place."""
-        shape = self._shape
-        heads = qkv.view(len(qkv), -1, shape.head_dim)
-        queries = heads[:, : shape.num_heads]
-        keys = heads[:, shape.num_heads : shape.num_heads + shape.num_kv_heads]
-        for part, weight in ((queries, query_norm), (keys, key_norm)):
-            part.copy_(self._operations.rms_norm(part.contiguous(), weight, shape.rms_eps))
+def _norm_heads(operations: Operations, shape: StackShape, qkv: Tensor, norms: Norms) -> None:
+    """Norm each head of queries and keys, in place."""
+    query_norm, key_norm, eps = norms
+    heads = qkv.view(len(qkv), -1, shape.head_dim)
+    queries = heads[:, : shape.num_heads]
+    keys = heads[:, shape.num_heads : shape.num_heads + shape.num_kv_heads]
+    for part, weight in ((queries, query_norm), (keys, key_norm)):
+        part.copy_(operations.rms_norm(part.contiguous(), weight, eps))
 
 
-def _with_products(weights: LayerWeights, operations: Operations) -> _Layer:
+def _with_products(weights: LayerWeights, operations: Operations, eps: float) -> _Layer:
+    head_norms = None
+    if weights.query_norm is not None and weights.key_norm is not None:
+        head_norms = weights.query_norm, weights.key_norm, eps
     return _Layer(
         input_norm=weights.input_norm,
         qkv=operations.linear(weights.qkv, weights.qkv_bias),
-        query_norm=weights.query_norm,
-        key_norm=weights.key_norm,
+        head_norms=head_norms,
         output=operations.linear(weights.output, weights.output_bias),
         mlp_norm=weights.mlp_norm,
         gate_up=operations.linear(weights.gate_up, weights.gate_up_bias),

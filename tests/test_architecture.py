@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from transformers.utils import is_kernels_available
 
 REPOSITORY = Path(__file__).parent.parent
 ROOMS = ("gateway", "engine", "prefix_cache", "kernels", "migrations")
@@ -103,3 +104,8 @@ def test_the_readme_names_every_file() -> None:
     files = {path.name for room in ROOMS for path in sources(room) if path.name != "__init__.py"}
 
     assert {name for name in files if f"{name} " not in tree} == set()
+
+
+def test_our_kernels_are_not_taken_for_the_package_of_that_name() -> None:
+    """transformers would fetch kernels of its own from a hub if it thought that the package was there."""
+    assert not is_kernels_available()

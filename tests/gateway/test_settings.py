@@ -169,6 +169,8 @@ def test_the_engines_settings_go_to_it_as_they_were_chosen() -> None:
         "draft_layers": 4,
         "max_lookahead": 3,
         "max_batch_tokens": 64,
+        "device": "cuda",
+        "memory_utilization": 0.8,
     }
 
     config = engine_config(engine=chosen)
@@ -190,6 +192,8 @@ def test_the_engines_settings_go_to_it_as_they_were_chosen() -> None:
         ({"products": "int4"}, "engine.products"),
         ({"max_sequences": 9, "max_batch_tokens": 8}, "max_sequences is 9.*raise max_batch_tokens"),
         ({"deterministic": "sometimes"}, "engine.deterministic"),
+        ({"memory_utilization": 0.9}, 'memory_utilization.*"cpu".*kv_bytes'),
+        ({"memory_utilization": 1.1, "device": "cuda"}, "engine.memory_utilization"),
     ],
 )
 def test_what_the_engine_cannot_do_stops_the_start(engine: dict[str, object], complaint: str) -> None:
