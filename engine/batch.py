@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from engine.step import Span
+from engine.transfer import send
 from kernels.partitions import find_leaders
 from kernels.stack import StepTensors
 
@@ -57,7 +58,7 @@ def build_batch(
         positions,
         _drawing_rows(spans, cu_seqlens_q[1:], num_proposed),
     )
-    return Batch(*(torch.from_numpy(values).to(device) for values in arrays))
+    return Batch(*send(arrays, device))
 
 
 def blank_batch(num_tokens: int, block_size: int, device: torch.device) -> Batch:
