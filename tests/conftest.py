@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 # Without a GPU Triton's kernels run in its interpreter, which is chosen when their modules are imported.
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")
 
-# Shells let what they start in the background ignore interrupts, and so would every process that a test starts.
+# Shells let what they start in the background ignore interrupts, and so would all that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Machines differ in speed, so no example has a deadline; a soak asks for more: --hypothesis-profile soak
