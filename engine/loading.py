@@ -18,8 +18,9 @@ from engine.disk_store import DiskStore, record_bytes
 from engine.fingerprint import fingerprint
 from engine.graphs import GraphedDecoder, record_graph
 from engine.host_pool import HostPool
+from engine.info import EngineInfo
 from engine.kv_pool import LAYOUT_VERSION, KVPool, bytes_per_block
-from engine.messages import EngineConfig, EngineInfo
+from engine.messages import EngineConfig
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.move_rates import measure_rates

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from engine.cache_messages import CacheAnswer, CacheEvents, CacheMessage, CacheReport, TierName, Watch
+from engine.info import EngineInfo
 from engine.sequence import BeamParams, FinishReason, SamplingParams
 from prefix_cache.quota import Quota
 
@@ -74,23 +75,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     draft_model: str | None = None  # None: the model itself, cut to `draft_layers`
     draft_layers: int | None = None  # None: all of them
     max_lookahead: int = 8  # tokens proposed for one sequence and step
-
-
-class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine turned out to be."""
-
-    context_length: int  # tokens of prompt and answer together
-    vocab_size: int
-    block_size: int
-    num_blocks: int
-    kv_bytes: int
-    device: str
-    dtype: str
-
-    @property
-    def max_request_tokens(self) -> int:
-        """The longest prompt and answer together: the context or the whole pool, whichever ends first."""
-        return min(self.context_length, self.num_blocks * self.block_size)
 
 
 class TierStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,8 +13,8 @@ import torch
 
 from engine.batch import Batch, blank_batch, build_batch
 from engine.graphs import Forward, GraphedDecoder
+from engine.info import EngineInfo
 from engine.kv_pool import KVPool
-from engine.messages import EngineInfo
 from engine.models.decoder import Decoder
 from engine.sampling.rows import Row
 from engine.sampling.sampler import report, sample

@@ -10,8 +10,8 @@ import torch
 
 from engine.core import EngineCore
 from engine.graphs import GraphedDecoder
+from engine.info import EngineInfo
 from engine.kv_pool import KVPool
-from engine.messages import EngineInfo
 from engine.models.decoder import Decoder
 from engine.runner import ModelRunner
 from engine.scheduler import Limits
