@@ -18,12 +18,18 @@ __all__ = [
     "LaunchShape",
     "Scales",
     "check_pool_type",
+    "find_bases",
     "find_capability",
+    "fold_nothing",
+    "fold_tile",
     "launch_of_partitions",
     "launch_of_spans",
+    "open_tile",
     "rows_of_partitions",
     "rows_of_spans",
     "score_precision",
+    "score_tile",
+    "write_rows",
 ]
 
 _FIRST_WITH_E4M3 = (8, 9)  # compute capability
@@ -168,11 +174,10 @@ def load_values(
     values_ptr,
     bases,  # [TILE]
     slots,  # [TILE]
-    num_slots,  # that are written
+    num_slots,  # that are written; None if all of these are
     HEAD_DIM: tl.constexpr,
     DIMS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    MASKED: tl.constexpr,  # whether a slot may be none of them
 ):
     """[TILE, DIMS]. Slots that are not written are 0, since even NaN times no weight is NaN."""
     dims = tl.arange(0, DIMS)
@@ -180,7 +185,7 @@ def load_values(
     if HEAD_DIM % 16 == 0:
         places = tl.max_contiguous(tl.multiple_of(places, [1, 16]), [1, 16])
     inside = (dims < HEAD_DIM)[None, :]
-    if MASKED:
+    if num_slots is not None:
         return tl.load(values_ptr + places, mask=(slots < num_slots)[:, None] & inside, other=0.0)
     if DIMS == HEAD_DIM:
         return tl.load(values_ptr + places)
@@ -188,15 +193,80 @@ def load_values(
 
 
 @triton.jit
-def fold(
-    scores,  # [ROWS, TILE] float32, in powers of two; -inf where a row does not see
-    value,  # [TILE, DIMS]
-    running_max,  # [ROWS] float32
-    running_sum,  # [ROWS] float32
-    acc,  # [ROWS, DIMS] float32
+def open_tile(
+    query_ptr,
+    tables_ptr,
+    contexts_ptr,
+    starts_ptr,
+    first_tokens_ptr,
+    sequence,  # int64
+    max_blocks,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    DIMS: tl.constexpr,
+):
+    """What a program of a tile begins with: where its sequence's blocks are listed; queries, where they lie,
+    in elements, and which numbers there are, [ROWS, DIMS] each; the rows' positions, [ROWS], and that of the
+    first; how many tokens of the context some row sees. Rows go token by token, heads beside each other.
+    """
+    rows, dims = tl.arange(0, ROWS), tl.arange(0, DIMS)
+    first = tl.load(first_tokens_ptr + tl.program_id(1))
+    end, context = tl.load(starts_ptr + sequence + 1), tl.load(contexts_ptr + sequence)
+    tokens = first + rows // GROUP
+    heads = tokens.to(tl.int64) * (KV_HEADS * GROUP) + tl.program_id(0) * GROUP + rows % GROUP
+    places = heads[:, None] * HEAD_DIM + dims[None, :]
+    exists = (rows < ROWS // GROUP * GROUP) & (tokens < end)  # a tile may have rows left over
+    inside = exists[:, None] & (dims < HEAD_DIM)[None, :]
+    query = tl.load(query_ptr + places, mask=inside, other=0.0)
+    before = context - end  # a token's position less its place in the step
+    last = tl.minimum(before + first + ROWS // GROUP, context)
+    return tables_ptr + sequence * max_blocks, query, places, inside, before + tokens, before + first, last
+
+
+@triton.jit
+def score_tile(
+    query,  # [ROWS, DIMS]
+    pool,  # pointers to keys, to values and to the sequence's first block; key head
+    slots,  # [TILE] places in its context, from a multiple of TILE
+    num_slots,  # that are written
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
     PRECISION: tl.constexpr,  # of products of float32 numbers
 ):
+    """Each row's products with a tile of keys, [ROWS, TILE] float32, and where the tile's blocks begin."""
+    keys_ptr, _, table_ptr, kv_head = pool
+    bases = find_bases(table_ptr, slots, num_slots, kv_head, KV_HEADS, HEAD_DIM, BLOCK_SIZE)
+    key = load_keys(keys_ptr, bases, slots, HEAD_DIM, query.shape[1], BLOCK_SIZE).to(query.dtype)
+    return multiply(query, key, None, PRECISION), bases
+
+
+@triton.jit
+def fold_nothing(ROWS: tl.constexpr, DIMS: tl.constexpr):
+    """What tiles are folded into: maxima, sums and unnormalized outputs of rows that have seen nothing."""
+    sums = tl.zeros((ROWS,), tl.float32)
+    return tl.full((ROWS,), float("-inf"), tl.float32), sums, tl.zeros((ROWS, DIMS), tl.float32)
+
+
+@triton.jit
+def fold_tile(
+    scores,  # [ROWS, TILE] float32, in powers of two; -inf where a row does not see
+    folded,  # running maxima and sums, [ROWS] float32 each, and outputs, [ROWS, DIMS] float32
+    query,  # whose type values take
+    pool,
+    bases,  # [TILE]
+    slots,  # [TILE]
+    num_slots,  # that are written; None if all of these are
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     """The three with a tile more. Weights are rounded to the type of values before they meet them."""
+    running_max, running_sum, acc = folded
+    value = load_values(pool[1], bases, slots, num_slots, HEAD_DIM, query.shape[1], BLOCK_SIZE)
+    value = value.to(query.dtype)
     new_max = tl.maximum(running_max, tl.max(scores, axis=1))
     anchor = tl.where(new_max == float("-inf"), 0.0, new_max)  # a row that has seen nothing stays at 0
     shrink = tl.exp2(running_max - anchor)
@@ -207,29 +277,9 @@ def fold(
 
 
 @triton.jit
-def place_rows(
-    first,  # token of the step
-    end,  # of its span
-    kv_head,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROWS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    DIMS: tl.constexpr,
-):
-    """Where the rows of a query tile lie, in elements, and which numbers there are: [ROWS, DIMS] each. Rows
-    go token by token, the heads of one token beside each other.
-    """
-    rows, dims = tl.arange(0, ROWS), tl.arange(0, DIMS)
-    tokens = first + rows // GROUP
-    heads = tokens.to(tl.int64) * (KV_HEADS * GROUP) + kv_head * GROUP + rows % GROUP
-    exists = (rows < ROWS // GROUP * GROUP) & (tokens < end)  # a tile may have rows left over
-    return heads[:, None] * HEAD_DIM + dims[None, :], exists[:, None] & (dims < HEAD_DIM)[None, :]
-
-
-@triton.jit
-def write_rows(out_ptrs, acc, running_sum, value_scale, inside):
-    """Each row divided by its sum of weights. One that saw nothing becomes zeros."""
+def write_rows(out_ptrs, folded, value_scale, inside):
+    """Each row's output divided by its sum of weights. One that saw nothing becomes zeros."""
+    _, running_sum, acc = folded
     divisor = tl.where(running_sum == 0.0, 1.0, running_sum)
     out = acc * (value_scale / divisor)[:, None]
     tl.store(out_ptrs, out.to(out_ptrs.dtype.element_ty), mask=inside)

@@ -17,14 +17,12 @@ import triton.language as tl
 from kernels.attention_tiles import (
     HeadShape,
     Scales,
-    find_bases,
     find_capability,
-    fold,
+    fold_nothing,
+    fold_tile,
     launch_of_partitions,
-    load_keys,
-    load_values,
-    multiply,
     score_precision,
+    score_tile,
 )
 from kernels.attention_work import ShortSpans
 from kernels.partitions import PARTITION_TOKENS
@@ -153,19 +151,17 @@ def _partition_attention_kernel(
             table_ptr = tables_ptr + sequence * max_blocks  # any member's, for they have the same blocks here
             start = partition * PARTITION
             end = tl.minimum(tl.max(visible, axis=0), start + PARTITION)
-            running_max = tl.full((ROWS,), float("-inf"), tl.float32)
-            running_sum = tl.zeros((ROWS,), tl.float32)
-            acc = tl.zeros((ROWS, DIMS), tl.float32)
+            pool = keys_ptr, values_ptr, table_ptr, kv_head
+            folded = fold_nothing(ROWS, DIMS)
             for tile in range(start, end, TILE):
                 seen = tile + tl.arange(0, TILE)
-                bases = find_bases(table_ptr, seen, end, kv_head, KV_HEADS, HEAD_DIM, BLOCK_SIZE)
-                key = load_keys(keys_ptr, bases, seen, HEAD_DIM, DIMS, BLOCK_SIZE).to(query.dtype)
-                scores = multiply(query, key, None, PRECISION) * score_scale  # [ROWS, TILE]
+                scores, bases = score_tile(query, pool, seen, end, KV_HEADS, HEAD_DIM, BLOCK_SIZE, PRECISION)
+                scores *= score_scale
                 scores = tl.where(seen[None, :] < visible[:, None], scores, float("-inf"))
-                value = load_values(values_ptr, bases, seen, end, HEAD_DIM, DIMS, BLOCK_SIZE, True)
-                running_max, running_sum, acc = fold(
-                    scores, value.to(query.dtype), running_max, running_sum, acc, PRECISION
+                folded = fold_tile(
+                    scores, folded, query, pool, bases, seen, end, HEAD_DIM, BLOCK_SIZE, PRECISION
                 )
+            running_max, running_sum, acc = folded
             sum_places = (partition * wide_slots + slots) * (KV_HEADS * GROUP) + head
             tl.store(maxima_ptr + sum_places, running_max, mask=inside)
             tl.store(sums_ptr + sum_places, running_sum, mask=inside)
