@@ -3,7 +3,7 @@
 A tile of scores is folded into a row's running maximum, sum and unnormalized output as online softmax does
 (Milakov and Gimelshein, 2018), with powers of two: scores come multiplied by log2(e).
 
-Owns the helpers of those kernels, the sizes of their tiles, and which types of pools a chip can read.
+Owns the helpers of those kernels and the sizes of their tiles.
 """
 
 import math
@@ -13,13 +13,13 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.pool_types import Capability
+
 __all__ = [
     "HeadShape",
     "LaunchShape",
     "Scales",
-    "check_pool_type",
     "find_bases",
-    "find_capability",
     "fold_nothing",
     "fold_tile",
     "launch_of_partitions",
@@ -31,9 +31,6 @@ __all__ = [
     "score_tile",
     "write_rows",
 ]
-
-_FIRST_WITH_E4M3 = (8, 9)  # compute capability
-_POOL_TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e4m3fnuz)
 
 
 class Scales(NamedTuple):
@@ -76,12 +73,6 @@ class LaunchShape(NamedTuple):
     num_stages: int
 
 
-def find_capability(device: torch.device) -> tuple[int, int] | None:
-    """NVIDIA's of a GPU; None for AMD's, and where there is none."""
-    is_nvidia = device.type == "cuda" and torch.version.hip is None
-    return torch.cuda.get_device_capability(device) if is_nvidia else None
-
-
 def rows_of_partitions(shape: HeadShape) -> int:
     """Of a program where short spans meet partitions."""
     return max(32, triton.next_power_of_2(shape.group))
@@ -92,30 +83,20 @@ def rows_of_spans(shape: HeadShape) -> int:
     return max(128 if shape.dims <= 128 else 64, triton.next_power_of_2(shape.group))
 
 
-def launch_of_partitions(shape: HeadShape, capability: tuple[int, int] | None) -> LaunchShape:
-    """Sizes with which three programs fit a multiprocessor. None stands for AMD's chips."""
+def launch_of_partitions(shape: HeadShape, capability: Capability | None) -> LaunchShape:
+    """Sizes with which three programs fit a multiprocessor."""
     tile = 64 if shape.dims <= 128 else 32
-    return LaunchShape(rows_of_partitions(shape), tile, 4, 2 if capability is None else 3)
+    return LaunchShape(rows_of_partitions(shape), tile, 4, _num_stages(capability))
 
 
-def launch_of_spans(shape: HeadShape, capability: tuple[int, int] | None) -> LaunchShape:
+def launch_of_spans(shape: HeadShape, capability: Capability | None) -> LaunchShape:
     """Sizes with which nothing spills; before Hopper queries lie in registers, so keys come by fewer."""
     is_wide = shape.dims > 128 or (capability is not None and capability < (9, 0))
-    return LaunchShape(rows_of_spans(shape), 32 if is_wide else 64, 8, 2 if capability is None else 3)
+    return LaunchShape(rows_of_spans(shape), 32 if is_wide else 64, 8, _num_stages(capability))
 
 
-def check_pool_type(dtype: torch.dtype, capability: tuple[int, int] | None) -> None:
-    """Raise ValueError if a chip cannot read a pool of this type. None stands for AMD's, and for none."""
-    if dtype not in _POOL_TYPES:
-        raise ValueError(f"keys and values of {dtype} are not for a GPU")
-    if dtype is torch.float8_e4m3fn and capability is not None and capability < _FIRST_WITH_E4M3:
-        major, minor = capability
-        raise ValueError(
-            f"keys and values of {dtype} need compute capability 8.9 or later, and this GPU has "
-            f"{major}.{minor}: keep them in bfloat16"
-        )
-    if dtype is torch.float8_e4m3fnuz and capability is not None:
-        raise ValueError(f"keys and values of {dtype} are for AMD's chips: take float8_e4m3fn")
+def _num_stages(capability: Capability | None) -> int:
+    return 2 if capability is None or capability.is_amd else 3
 
 
 def score_precision(dtype: torch.dtype) -> str:

@@ -14,11 +14,12 @@ read once for all of them. Leaders change no result by more than the order of su
 
 import torch
 
-from kernels.attention_tiles import HeadShape, Scales, check_pool_type, find_capability
+from kernels.attention_tiles import HeadShape, Scales
 from kernels.attention_work import AttentionWork, plan_attention
 from kernels.byte_cache import read_heads
 from kernels.merge_partitions import merge_partitions
 from kernels.partition_attention import attend_partitions, choose_splits
+from kernels.pool_types import check_pool_type, find_capability
 from kernels.span_attention import attend_spans
 
 __all__ = ["attend", "paged_attention", "paged_attention_reference"]

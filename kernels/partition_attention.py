@@ -17,7 +17,6 @@ import triton.language as tl
 from kernels.attention_tiles import (
     HeadShape,
     Scales,
-    find_capability,
     fold_nothing,
     fold_tile,
     launch_of_partitions,
@@ -26,6 +25,7 @@ from kernels.attention_tiles import (
 )
 from kernels.attention_work import ShortSpans
 from kernels.partitions import PARTITION_TOKENS
+from kernels.pool_types import find_capability
 
 __all__ = ["PartitionSums", "attend_partitions", "attend_partitions_reference", "choose_splits"]
 

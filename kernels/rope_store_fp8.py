@@ -3,7 +3,7 @@
 stored = round(clamp(x / scale, -limit, limit))     with one scale for keys and one for values
 
 All else is as `kernels.rope_store_kv` and `kernels.norm_rope_store_kv` have it. Limit is the greatest number
-of the type: 448 of NVIDIA's e4m3fn, 240 of e4m3fnuz, which AMD's gfx942 has instead.
+of the type, which is the chip's (see `kernels.pool_types`): 448 of e4m3fn, 240 of e4m3fnuz.
 """
 
 import torch
@@ -23,31 +23,16 @@ from kernels.head_tiles import (
 )
 from kernels.norm_rope_store_kv import norm_heads_reference
 
-__all__ = ["fp8_dtype", "norm_rope_store_fp8", "rope_store_fp8", "rope_store_fp8_reference"]
+__all__ = ["norm_rope_store_fp8", "rope_store_fp8", "rope_store_fp8_reference"]
 
 Norms = tuple[torch.Tensor, torch.Tensor, float]
 Pool = tuple[torch.Tensor, torch.Tensor, float, float]
-_FIRST_WITH_FP8 = (8, 9)
-_AMD_TYPES = {(9, 4): torch.float8_e4m3fnuz, (9, 5): torch.float8_e4m3fn}
-
-
-def fp8_dtype(capability: tuple[int, int], *, is_amd: bool = False) -> torch.dtype:
-    """A chip's type of 8 bits, by what torch.cuda.get_device_capability says. Raises ValueError if it has
-    none.
-    """
-    if is_amd and capability in _AMD_TYPES:
-        return _AMD_TYPES[capability]
-    if not is_amd and capability >= _FIRST_WITH_FP8:
-        return torch.float8_e4m3fn
-    major, minor = capability
-    name = f"gfx{major}{minor}" if is_amd else f"sm_{major}{minor}"
-    raise ValueError(f"{name} has no floats of 8 bits: keys and values must stay in the model's type")
 
 
 def rope_store_fp8(
     qkv: torch.Tensor,  # [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]: queries, keys, values
     angles: tuple[torch.Tensor, torch.Tensor],  # cosines, sines: [num_tokens, head_dim / 2] float32
-    pool: Pool,  # keys, values as `rope_store_kv` has them, of `fp8_dtype`; key's scale, value's scale
+    pool: Pool,  # keys, values as `rope_store_kv` has them, of the chip's type; key's scale, value's scale
     slot_mapping: torch.Tensor,  # [num_tokens] int32; -1 marks padding, which is not stored
 ) -> torch.Tensor:  # [num_tokens, num_heads, head_dim], the rotated queries, as qkv
     """One program a token and few heads; a key's program moves its value as well."""

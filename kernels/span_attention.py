@@ -18,7 +18,6 @@ import triton.language as tl
 from kernels.attention_tiles import (
     HeadShape,
     Scales,
-    find_capability,
     fold_nothing,
     fold_tile,
     launch_of_spans,
@@ -29,6 +28,7 @@ from kernels.attention_tiles import (
 )
 from kernels.attention_work import QueryTiles
 from kernels.plain_attention import read_spans, weigh
+from kernels.pool_types import find_capability
 
 __all__ = ["attend_spans", "attend_spans_reference", "launch_tiles"]
 

@@ -4,10 +4,16 @@ import pytest
 
 from kernels.attention_tiles import HeadShape, LaunchShape, launch_of_partitions, launch_of_spans
 from kernels.partitions import PARTITION_TOKENS
+from kernels.pool_types import Capability
 from tests.kernels.aot import TARGETS, Compiler, DoesNotCompile, Resources
 
 SHAPE = HeadShape(group=4, head_dim=128, block_size=16)
-CAPABILITIES = {"sm_80": (8, 0), "sm_90": (9, 0), "sm_100": (10, 0), "gfx942": None}
+CAPABILITIES = {
+    "sm_80": Capability(8, 0),
+    "sm_90": Capability(9, 0),
+    "sm_100": Capability(10, 0),
+    "gfx942": Capability(9, 4, is_amd=True),
+}
 MAX_SHARED_BYTES = {"sm_80": 100 << 10, "sm_90": 100 << 10, "sm_100": 100 << 10, "gfx942": 64 << 10}
 MAX_REGISTERS = {"sm_80": 255, "sm_90": 255, "sm_100": 255, "gfx942": 256}
 PARTITIONS = "kernels.partition_attention:_partition_attention_kernel"

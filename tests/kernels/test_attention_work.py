@@ -1,11 +1,10 @@
 """What a step's attention has to do: each token meets what it sees once, in its own blocks."""
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.attention_tiles import HeadShape, check_pool_type, rows_of_partitions, rows_of_spans
+from kernels.attention_tiles import HeadShape, rows_of_partitions, rows_of_spans
 from kernels.attention_work import SHORT_SPAN, AttentionWork, plan_attention, plan_tiles
 from kernels.partitions import PARTITION_TOKENS, find_leaders
 
@@ -135,19 +134,3 @@ def test_padding_is_in_no_list() -> None:
 
     assert work.short.tokens[work.short.visible > 0].tolist() == [0]
     assert work.short.counts.sum() == 1
-
-
-def test_pools_of_8_bits_are_refused_by_name_where_a_gpu_cannot_read_them() -> None:
-    with pytest.raises(ValueError, match=r"float8_e4m3fn need compute capability 8\.9.* 8\.0"):
-        check_pool_type(torch.float8_e4m3fn, (8, 0))
-    with pytest.raises(ValueError, match="AMD"):
-        check_pool_type(torch.float8_e4m3fnuz, (9, 0))
-    with pytest.raises(ValueError, match="int8"):
-        check_pool_type(torch.int8, (9, 0))
-
-
-def test_pools_that_a_gpu_can_read_are_taken() -> None:
-    check_pool_type(torch.float8_e4m3fn, (8, 9))
-    check_pool_type(torch.float8_e4m3fn, (9, 0))
-    check_pool_type(torch.float8_e4m3fnuz, None)
-    check_pool_type(torch.bfloat16, (8, 0))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels.norm_rope_store_kv import norm_rope_store_kv, norm_rope_store_kv_reference
-from kernels.rope_store_fp8 import fp8_dtype, norm_rope_store_fp8, rope_store_fp8, rope_store_fp8_reference
+from kernels.rope_store_fp8 import norm_rope_store_fp8, rope_store_fp8, rope_store_fp8_reference
 from kernels.rope_store_kv import rope_store_kv, rope_store_kv_reference
 
 HEADS = [(6, 2, 32, 16), (3, 3, 24, 1), (9, 3, 96, 16), (32, 8, 128, 16), (1, 1, 16, 32)]
@@ -112,29 +112,3 @@ def test_numbers_too_great_for_eight_bits_become_the_greatest() -> None:
 
     assert (pool[0][0, 0, :, 3].float() == 448).all()
     assert (pool[1][0, 0, 3].float() == -448).all()
-
-
-@pytest.mark.parametrize(
-    ("capability", "is_amd", "dtype"),
-    [
-        ((8, 9), False, torch.float8_e4m3fn),
-        ((9, 0), False, torch.float8_e4m3fn),
-        ((10, 0), False, torch.float8_e4m3fn),
-        ((9, 4), True, torch.float8_e4m3fnuz),
-        ((9, 5), True, torch.float8_e4m3fn),
-    ],
-)
-def test_chips_have_their_type_of_eight_bits(
-    capability: tuple[int, int], is_amd: bool, dtype: torch.dtype
-) -> None:
-    assert fp8_dtype(capability, is_amd=is_amd) is dtype
-
-
-@pytest.mark.parametrize(
-    ("capability", "is_amd", "name"), [((8, 0), False, "sm_80"), ((9, 0), True, "gfx90")]
-)
-def test_a_chip_without_floats_of_eight_bits_is_refused_by_name(
-    capability: tuple[int, int], is_amd: bool, name: str
-) -> None:
-    with pytest.raises(ValueError, match=name):
-        fp8_dtype(capability, is_amd=is_amd)
