@@ -21,9 +21,8 @@ def gather_blocks(
     blocks: torch.Tensor,  # [num_moved] int64
     staging: torch.Tensor,  # [num_moved, 2, num_layers, row_bytes] uint8
 ) -> None:
-    """One program a block, layer, kind and tile of a row. Only rows must be contiguous."""
-    strides = _strides(pool, blocks, staging)
-    _gather_blocks_kernel[_grid(staging)](pool, blocks, staging, *strides, *pool.shape[1::2], TILE=TILE_BYTES)
+    """Only rows must be contiguous."""
+    _move_blocks(pool, blocks, staging, is_gather=True)
 
 
 def scatter_blocks(
@@ -31,24 +30,29 @@ def scatter_blocks(
     blocks: torch.Tensor,  # [num_moved] int64, none twice
     staging: torch.Tensor,  # [num_moved, 2, num_layers, row_bytes] uint8
 ) -> None:
-    """One program a block, layer, kind and tile of a row. Only rows must be contiguous."""
-    strides = _strides(pool, blocks, staging)
-    _scatter_blocks_kernel[_grid(staging)](
-        pool, blocks, staging, *strides, *pool.shape[1::2], TILE=TILE_BYTES
-    )
+    """Only rows must be contiguous."""
+    _move_blocks(pool, blocks, staging, is_gather=False)
 
 
-def _strides(pool: torch.Tensor, blocks: torch.Tensor, staging: torch.Tensor) -> tuple[int, ...]:
-    """Bytes from one kind, layer and block to the next: in the pool, then in staging."""
+def _move_blocks(pool: torch.Tensor, blocks: torch.Tensor, staging: torch.Tensor, *, is_gather: bool) -> None:
+    """One program a block, layer, kind and tile of a row."""
     assert pool.dtype == staging.dtype == torch.uint8, "blocks are moved as bytes"
     assert pool.stride(3) == staging.stride(3) == 1, "a row's bytes lie one after the other"
     assert staging.shape == (len(blocks), *pool.shape[:2], pool.shape[3]), "both hold the same layers"
-    return (*pool.stride()[:3], staging.stride(1), staging.stride(2), staging.stride(0))
-
-
-def _grid(staging: torch.Tensor) -> tuple[int, int, int]:
     num_moved, num_kinds, num_layers, row_bytes = staging.shape
-    return num_moved, num_kinds * num_layers, triton.cdiv(row_bytes, TILE_BYTES)
+    _move_blocks_kernel[(num_moved, num_kinds * num_layers, triton.cdiv(row_bytes, TILE_BYTES))](
+        pool,
+        blocks,
+        staging,
+        *pool.stride()[:3],
+        staging.stride(1),
+        staging.stride(2),
+        staging.stride(0),
+        num_layers,
+        row_bytes,
+        IS_GATHER=is_gather,
+        TILE=TILE_BYTES,
+    )
 
 
 @triton.jit
@@ -59,7 +63,7 @@ def _row_of(pointer, block, kind_stride, layer_stride, block_stride, num_layers)
 
 
 @triton.jit
-def _gather_blocks_kernel(
+def _move_blocks_kernel(
     pool_ptr,
     blocks_ptr,
     staging_ptr,
@@ -71,6 +75,7 @@ def _gather_blocks_kernel(
     staged_block_stride,
     num_layers,
     row_bytes,
+    IS_GATHER: tl.constexpr,
     TILE: tl.constexpr,  # a power of two
 ):
     moved = tl.program_id(0)
@@ -79,31 +84,10 @@ def _gather_blocks_kernel(
     staged_ptr = _row_of(
         staging_ptr, moved, staged_kind_stride, staged_layer_stride, staged_block_stride, num_layers
     )
-    copy_tile(row_ptr, staged_ptr, row_bytes, TILE)
-
-
-@triton.jit
-def _scatter_blocks_kernel(
-    pool_ptr,
-    blocks_ptr,
-    staging_ptr,
-    kind_stride,
-    layer_stride,
-    block_stride,
-    staged_kind_stride,
-    staged_layer_stride,
-    staged_block_stride,
-    num_layers,
-    row_bytes,
-    TILE: tl.constexpr,  # a power of two
-):
-    moved = tl.program_id(0)
-    block = tl.load(blocks_ptr + moved)
-    row_ptr = _row_of(pool_ptr, block, kind_stride, layer_stride, block_stride, num_layers)
-    staged_ptr = _row_of(
-        staging_ptr, moved, staged_kind_stride, staged_layer_stride, staged_block_stride, num_layers
-    )
-    copy_tile(staged_ptr, row_ptr, row_bytes, TILE)
+    if IS_GATHER:
+        copy_tile(row_ptr, staged_ptr, row_bytes, TILE)
+    else:
+        copy_tile(staged_ptr, row_ptr, row_bytes, TILE)
 
 
 def gather_blocks_reference(
