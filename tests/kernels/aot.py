@@ -11,7 +11,13 @@ from typing import Self
 
 __all__ = ["TARGETS", "Compiler", "DoesNotCompile", "Resources"]
 
-TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
+# Backend, architecture and threads of a warp: what the worker makes Triton's GPUTarget of.
+TARGETS = {
+    "sm_80": ("cuda", 80, 32),
+    "sm_90": ("cuda", 90, 32),
+    "sm_100": ("cuda", 100, 32),
+    "gfx942": ("hip", "gfx942", 64),
+}
 
 
 class DoesNotCompile(Exception):
@@ -67,7 +73,7 @@ class Compiler:
         assert self._process.stdout is not None
         request = {
             "kernel": kernel,
-            "target": target,
+            "target": TARGETS[target],
             "types": dict(types),
             "constants": dict(constants),
             "multiples_of_16": multiples_of_16,

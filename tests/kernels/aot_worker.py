@@ -15,12 +15,6 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-TARGETS = {
-    "sm_80": GPUTarget("cuda", 80, 32),
-    "sm_90": GPUTarget("cuda", 90, 32),
-    "sm_100": GPUTarget("cuda", 100, 32),
-    "gfx942": GPUTarget("hip", "gfx942", 64),
-}
 MATRIX = r"\b(?:mma\.sync|wgmma\.mma_async|tcgen05\.mma|v_mfma_\w+)"
 WIDE_LOADS = (
     r"\b(?:ld\.global[\w.:]*\.v4\.b32|ld\.global[\w.:]*\.v2\.b64|cp\.async\.c[ag]\.shared\.global[^;]*, 0x10"
@@ -45,7 +39,7 @@ def compile_one(request: dict[str, Any]) -> dict[str, int]:
         attrs={(place,): [["tt.divisibility", 16]] for place in aligned},
     )
     options = {"num_warps": request["num_warps"], "num_stages": request["num_stages"]}
-    done = triton.compile(source, target=TARGETS[request["target"]], options=options)
+    done = triton.compile(source, target=GPUTarget(*request["target"]), options=options)
     text = done.asm["amdgcn"] if "amdgcn" in done.asm else done.asm["ptx"]
     registers, spilled = _amd_usage(text) if "amdgcn" in done.asm else _nvidia_usage(done.asm["cubin"])
     return {

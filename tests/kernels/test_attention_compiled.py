@@ -59,7 +59,7 @@ def _launch_of(kernel: str, target: str) -> LaunchShape:
 
 def _wide_loads_of_queries(kernel: str, target: str) -> int:
     """As many as a program's rows take: what is above them reads keys and values."""
-    launch, lanes = _launch_of(kernel, target), 64 if target == "gfx942" else 32
+    launch, lanes = _launch_of(kernel, target), TARGETS[target][2]
     return launch.rows * SHAPE.dims * 2 // (16 * lanes * launch.num_warps)
 
 
