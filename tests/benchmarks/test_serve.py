@@ -181,6 +181,22 @@ def test_a_number_out_of_range_is_refused_with_the_range(
     assert reason in capsys.readouterr().err
 
 
+def test_figures_and_their_plot_are_not_written_into_one_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = ["--json", str(tmp_path / "a"), "--plot", f"{tmp_path}/./a"]
+
+    for main, servers in (
+        (serve, ["--url", "http://127.0.0.1:1/v1", "--model", "m"]),
+        (compare, ["--server", "a=http://127.0.0.1:1/v1@m", "--server", "b=http://127.0.0.1:2/v1@m"]),
+    ):
+        with pytest.raises(SystemExit) as left:
+            main([*servers, *both])
+        assert left.value.code == 2
+        assert "--json and --plot name one file: take two" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "flags",
     [["--workload", "trace", "--data", "/none.csv"], ["--warmup", "1"]],
