@@ -30,13 +30,15 @@ def record_eagerly(function: Callable[[], torch.Tensor]) -> tuple[Callable[[], N
 
 @dataclass
 class Counted:
-    """A decoder that remembers how many tokens its passes had."""
+    """A decoder that remembers how many tokens its passes had, and who led them."""
 
     decoder: Decoder
     sizes: list[int] = field(default_factory=list)
+    leaders: list[torch.Tensor] = field(default_factory=list)
 
     def forward(self, batch: Batch, pool: KVPool) -> torch.Tensor:
         self.sizes.append(len(batch.token_ids))
+        self.leaders.append(batch.leaders.clone())
         return self.decoder.forward(batch, pool)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -78,6 +80,7 @@ def graphed(decoder: Counted, pool: KVPool, max_sequences: int = 8) -> GraphedDe
             decoder, pool, max_sequences=max_sequences, max_context=640, record=record_eagerly
         )
     decoder.sizes.clear()
+    decoder.leaders.clear()
     return made
 
 
@@ -112,6 +115,24 @@ def test_leaders_are_those_of_the_step(decoder: Decoder) -> None:
     sizes, _, _ = both(decoder, spans_of([300, 290, 301], shared=16))
 
     assert sizes == [4]
+
+
+def test_who_leads_a_replayed_step_is_its_own_whatever_the_last_one_was(decoder: Decoder) -> None:
+    """Two partitions in common; then one, of fewer sequences and shorter ones; then none."""
+    pool, counted = filled_pool(decoder, 160), Counted(decoder)
+    recorded = graphed(counted, pool)
+    steps = [spans_of([600, 590, 601, 610], shared=32), spans_of([300, 290, 301], shared=16)]
+
+    with torch.inference_mode():
+        for spans in [*steps, spans_of([1, 5, 9])]:
+            recorded.forward(build_batch(spans, 16, CPU), pool)
+
+    alone = [[place, place] for place in range(4)]
+    assert [each.tolist() for each in counted.leaders] == [
+        [[0, 0]] * 4,
+        [[0, 0], [0, 1], [0, 2], [3, 3]],
+        alone,
+    ]
 
 
 def test_a_step_leaves_nothing_to_the_next(decoder: Decoder) -> None:
