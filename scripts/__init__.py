@@ -1,0 +1,1 @@
+"""Programs that are run from a checkout, above every room. Nothing imports them."""
