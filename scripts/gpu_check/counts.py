@@ -70,13 +70,19 @@ def silu_and_mul(num_rows: int, size: int, *, itemsize: int) -> Work:
 
 
 def rope_store(
-    num_tokens: int, heads: Heads, *, itemsize: int, pool_itemsize: int, has_norms: bool = False
+    num_tokens: int,
+    num_stored: int,
+    heads: Heads,
+    *,
+    itemsize: int,
+    pool_itemsize: int,
+    has_norms: bool = False,
 ) -> Work:
-    """All heads in, queries out, keys and values to their slots; angles, slots and norms beside them."""
-    query_size = heads.num_heads * heads.head_dim
-    each = (2 * query_size + heads.kv_size) * itemsize + heads.kv_size * pool_itemsize
-    each += heads.head_dim * _FLOAT + _INDEX
-    return Work(num_tokens * each + (2 * heads.head_dim * itemsize if has_norms else 0))
+    """Queries in and out with angles and slots; keys and values to their slots, where a token has one."""
+    queries = num_tokens * 2 * heads.num_heads * heads.head_dim * itemsize
+    beside = num_tokens * (heads.head_dim * _FLOAT + _INDEX)
+    stored = num_stored * heads.kv_size * (itemsize + pool_itemsize)
+    return Work(queries + beside + stored + (2 * heads.head_dim * itemsize if has_norms else 0))
 
 
 def attention(

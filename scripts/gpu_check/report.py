@@ -1,8 +1,10 @@
 """What was found, as a table for people and as JSON for programs."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from scripts.gpu_check.peaks import Yardsticks
 from scripts.gpu_check.row import Row
@@ -13,6 +15,7 @@ _COLUMNS = (
     *("name", "shape", "error (bound)", "microseconds", "MB", "GFLOP", "floor", "share", "target"),
     *("regs", "spills", "rate", "note"),
 )
+_MAX_NOTE = 160  # letters: compilers say more, and JSON has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,16 @@ def as_json(header: Header, yardsticks: Yardsticks | None, rows: Sequence[Row]) 
         "yardsticks": None if yardsticks is None else asdict(yardsticks),
         "rows": [asdict(row) for row in rows],
     }
-    return json.dumps(document, indent=1)
+    return json.dumps(_in_json(document), indent=1)
+
+
+def _in_json(value: Any) -> Any:
+    """JSON has no word for what is not finite."""
+    if isinstance(value, dict):
+        return {key: _in_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_in_json(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -63,7 +75,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         _number(row.registers, "d"),
         _number(row.spills, "d"),
         row.rate or "",
-        row.note,
+        " ".join(row.note.split())[:_MAX_NOTE],
     )
 
 

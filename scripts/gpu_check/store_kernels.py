@@ -59,6 +59,7 @@ def store_cases(shapes: Shapes) -> list[Case]:
             shape=f"{num_tokens:,} tokens",
             work=counts.rope_store(
                 num_tokens,
+                num_tokens - len(_padding(num_tokens)),
                 heads,
                 itemsize=DTYPE.itemsize,
                 pool_itemsize=dtype.itemsize,
@@ -109,7 +110,7 @@ def _make_inputs(shapes: Shapes, dtype: torch.dtype, device: torch.device) -> _I
     positions = torch.arange(num_tokens, dtype=torch.int32, device=device)
     table = torch.randperm(num_blocks, generator=generator, device=device)
     slots = table[positions.long() // size] * size + positions % size
-    slots[7::8] = -1
+    slots[list(_padding(num_tokens))] = -1
     return _Inputs(
         qkv=random(num_tokens, (model.num_heads + 2 * model.num_kv_heads) * model.head_dim),
         norms=(random(model.head_dim), random(model.head_dim), model.rms_eps),
@@ -118,6 +119,11 @@ def _make_inputs(shapes: Shapes, dtype: torch.dtype, device: torch.device) -> _I
         values=random(num_blocks, model.num_kv_heads, size, model.head_dim).to(dtype),
         slots=slots.int(),
     )
+
+
+def _padding(num_tokens: int) -> range:
+    """Tokens that are not stored."""
+    return range(3, num_tokens, 8)
 
 
 def _angles(model: ModelConfig, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

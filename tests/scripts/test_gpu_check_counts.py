@@ -21,9 +21,11 @@ def test_rows_are_read_and_written_once() -> None:
 def test_a_stored_token_is_its_heads_in_and_out_with_its_angles_and_slot() -> None:
     token = (32 + 32) * 2 + 32 * 2 + 32 * 2 + 2 * 4 * 4 + 4
 
-    assert counts.rope_store(5, HEADS, itemsize=2, pool_itemsize=2) == Work(5 * token)
-    assert counts.rope_store(5, HEADS, itemsize=2, pool_itemsize=1) == Work(5 * (token - 32))
-    normed = counts.rope_store(5, HEADS, itemsize=2, pool_itemsize=2, has_norms=True)
+    assert counts.rope_store(5, 5, HEADS, itemsize=2, pool_itemsize=2) == Work(5 * token)
+    assert counts.rope_store(5, 5, HEADS, itemsize=2, pool_itemsize=1) == Work(5 * (token - 32))
+    padded = counts.rope_store(5, 3, HEADS, itemsize=2, pool_itemsize=2)
+    assert padded == Work(5 * token - 2 * (32 + 32) * 2)
+    normed = counts.rope_store(5, 5, HEADS, itemsize=2, pool_itemsize=2, has_norms=True)
     assert normed == Work(5 * token + 2 * 8 * 2)
 
 

@@ -149,6 +149,17 @@ def test_json_has_every_figure_of_every_row() -> None:
     assert document["rows"][1]["microseconds"] is None
 
 
+def test_errors_that_are_not_finite_are_said_in_words_and_long_ones_on_one_line() -> None:
+    long = Row.failed("b", "s", RuntimeError("line\n" * 100))
+
+    document = json.loads(as_json(HEADER, None, [judge(case_of(math.nan), CPU, None), long]))
+
+    assert document["rows"][0]["error"] == "nan"
+    assert document["rows"][1]["note"].count("\n") == 100
+    assert len(as_table([long]).splitlines()) == 2
+    assert len(as_table([long]).splitlines()[1]) < 300
+
+
 def test_a_row_names_the_most_that_any_of_its_kernels_takes() -> None:
     kernels = [Resources("one", 64, 3, 100), Resources("two", 128, 0, 200)]
 
