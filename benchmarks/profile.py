@@ -105,7 +105,9 @@ class MarkedRunner:
     def __init__(self, runner: ModelRunner, marks: Marks) -> None:
         self.info = runner.info
         self._marks = marks
-        self._runner = ModelRunner(runner.info, _MarkedDecoder(runner.decoder, marks), runner.pool)
+        self._runner = ModelRunner(
+            runner.info, _MarkedDecoder(runner.decoder, marks), runner.pool, sampler=runner.sampler
+        )
 
     def run(self, step: Step) -> StepResult:
         """As `Runner`."""

@@ -13,6 +13,7 @@ import torch
 
 from engine.models.config import ModelConfig
 from engine.staged_moves import StagedMoves, beside_steps
+from engine.transfer import send
 from kernels.byte_cache import STEP_BYTES
 from kernels.operations import Operations
 from prefix_cache.plan import BlockCopy, BlockId, Tier
@@ -79,11 +80,9 @@ class KVPool:
         assert all(copy.source_tier is Tier.DEVICE and copy.target_tier is Tier.DEVICE for copy in copies), (
             "this pool is the device's tier alone"
         )
-        plan = torch.tensor([(copy.source_block, copy.target_block) for copy in copies])
-        if self.device.type == "cuda":
-            plan = plan.pin_memory().to(self.device, non_blocking=True)  # no step waits for it
-        sources, targets = plan.unbind(1)
-        self._operations.copy_blocks(self._bytes.flatten(0, 1), sources.contiguous(), targets.contiguous())
+        sources = np.array([copy.source_block for copy in copies], np.int64)
+        targets = np.array([copy.target_block for copy in copies], np.int64)
+        self._operations.copy_blocks(self._bytes.flatten(0, 1), *send((sources, targets), self.device))
 
     def gather(self, blocks: Sequence[BlockId], out: torch.Tensor) -> None:
         """Read whole blocks, each as its keys layer by layer and then its values.

@@ -27,6 +27,10 @@ from engine.move_rates import measure_rates
 from engine.mover import DEMOTION_SHARE, BlockMover
 from engine.moves import ColderTiers
 from engine.runner import ModelRunner
+from engine.sampling.device_sampler import DeviceSampler
+from engine.sampling.host_sampler import HostSampler
+from engine.sampling.rows import demanding_row
+from engine.sampling.sampler import Sampler
 from engine.speculation.load import load_draft, make_proposer
 from engine.weights import load
 from kernels import Kernels
@@ -81,9 +85,10 @@ def load_runner(config: EngineConfig) -> ModelRunner:
             layout_version=LAYOUT_VERSION,
         )
     decoder = Decoder(model, {name: tensor.to(device) for name, tensor in weights.items()}, kernels)
+    sampler = _make_sampler(kernels, model)
     block_bytes = sum(bytes_per_block(each, config.block_size, kv_dtype) for each in models)
     if config.memory_utilization is not None:
-        config = _measured(config, decoder, _make_pool(model, config, kernels, 1, kv_dtype))
+        config = _measured(config, decoder, sampler, _make_pool(model, config, kernels, 1, kv_dtype))
     pool = _make_pool(model, config, kernels, _num_blocks(config, block_bytes), kv_dtype)
     info = EngineInfo(
         context_length=min(model.context_length, config.max_context or model.context_length),
@@ -94,10 +99,12 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         device=config.device,
         dtype=config.dtype,
     )
-    _compile(decoder, pool, device)
-    proposer = make_proposer(config, draft, pool, kernels)
+    _compile(decoder, sampler, pool)
+    proposer = make_proposer(config, draft, pool, kernels, sampler)
     graphs = _record(decoder, pool, config, info) if config.device == "cuda" else None
-    return ModelRunner(info, decoder, pool, fingerprint=mark, proposer=proposer, graphs=graphs)
+    return ModelRunner(
+        info, decoder, pool, sampler=sampler, fingerprint=mark, proposer=proposer, graphs=graphs
+    )
 
 
 def load_tiers(config: EngineConfig, runner: ModelRunner) -> ColderTiers | None:
@@ -195,13 +202,14 @@ def _kv_dtype(
 
 
 @torch.inference_mode()
-def _measured(config: EngineConfig, decoder: Decoder, pool: KVPool) -> EngineConfig:
+def _measured(config: EngineConfig, decoder: Decoder, sampler: Sampler, pool: KVPool) -> EngineConfig:
     """With the bytes that the largest step leaves for keys and values. The pool has one block at least."""
     assert config.memory_utilization is not None, "there is nothing to measure for"
 
     def run_largest_step() -> None:
         batch = blank_batch(config.max_batch_tokens, pool.block_size, pool.device)
-        decoder.logits(decoder.forward(batch, pool)[-config.max_sequences :])
+        logits = decoder.logits(decoder.forward(batch, pool)[-config.max_sequences :])
+        sampler.sample(logits, [demanding_row()] * len(logits))
 
     left = bytes_left(measure_use(pool.device, run_largest_step), config.memory_utilization)
     return msgspec.structs.replace(config, kv_bytes=left)
@@ -233,9 +241,15 @@ def _make_pool(
 
 
 @torch.inference_mode()
-def _compile(decoder: Decoder, pool: KVPool, device: torch.device) -> None:
+def _compile(decoder: Decoder, sampler: Sampler, pool: KVPool) -> None:
     """Run one token that stores nothing: compiled kernels depend on types, not on sizes."""
-    decoder.logits(decoder.forward(blank_batch(1, pool.block_size, device), pool))
+    logits = decoder.logits(decoder.forward(blank_batch(1, pool.block_size, pool.device), pool))
+    sampler.sample(logits, [demanding_row()])
+
+
+def _make_sampler(kernels: Kernels, model: ModelConfig) -> Sampler:
+    """Raises ValueError for a vocabulary that the device cannot draw from."""
+    return HostSampler() if kernels.sampling is None else DeviceSampler(kernels.sampling, model.vocab_size)
 
 
 @torch.inference_mode()

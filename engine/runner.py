@@ -1,24 +1,24 @@
 """The forward pass of a step on one device: copies, decoder, sampler.
 
-Owns the decoder and the pool, and wires them to the kernels. Decides nothing: a step says what is computed,
-and the sampler what is drawn. `loading.py` makes one.
+Owns the decoder and the pool, and wires them to the sampler. Decides nothing: a step says what is computed,
+and the sampler what is drawn. `loading.py` makes one. A step waits for its device once, where the sampler
+fetches what it brought; a draft model's proposals are fetched one by one before.
 """
 
 import time
-from collections.abc import Sequence
-from itertools import islice
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, islice
+from typing import NamedTuple, Protocol
 
 import torch
 
-from engine.batch import Batch, blank_batch, build_batch
+from engine.batch import blank_batch, build_batch
 from engine.graphs import Forward, GraphedDecoder
 from engine.info import EngineInfo
 from engine.kv_pool import KVPool
 from engine.models.decoder import Decoder
 from engine.sampling.rows import Row
-from engine.sampling.sampler import report, sample
-from engine.sequence import Sequence as TokenSequence
+from engine.sampling.sampler import Sampler, Weighed
 from engine.speculation.draft import DraftProposer
 from engine.step import Draw, Span, SpanResult, Step, StepResult
 
@@ -39,6 +39,14 @@ class Proposer(Protocol):
         ...
 
 
+class _Piece(NamedTuple):
+    """Some of a span's tokens that are weighed against the prompt's tokens after them."""
+
+    span: Span
+    first_row: int  # of the hidden states
+    token_ids: list[int]
+
+
 class ModelRunner:
     """Runs steps, one after the other, in the thread that built it.
 
@@ -51,12 +59,14 @@ class ModelRunner:
         decoder: Decoder,
         pool: KVPool,
         *,
+        sampler: Sampler,
         fingerprint: bytes = b"",
         proposer: Proposer | None = None,
         graphs: GraphedDecoder | None = None,
     ) -> None:
         self.info = info
         self.pool = pool
+        self.sampler = sampler
         self.fingerprint = fingerprint
         self._decoder = decoder
         self._forward: Forward = graphs or decoder
@@ -80,18 +90,13 @@ class ModelRunner:
         proposed = self._propose(step)
         batch = build_batch(step.spans, self.pool.block_size, self._device, proposed)
         hidden = self._forward.forward(batch, self.pool)
-        draws = iter(self._draw(step.spans, proposed, hidden[batch.drawing_rows]))
-        weighed = self._weigh(step.spans, batch, hidden)
-        return StepResult(
-            tuple(
-                SpanResult(
-                    _verified(list(islice(draws, len(ahead) + 1)), ahead) if span.draws else (),
-                    len(ahead),
-                    weighed.get(span, ()),
-                )
-                for span, ahead in zip(step.spans, proposed, strict=True)
-            )
+        pieces = list(_pieces(step.spans, proposed))
+        draws, told = self.sampler.sample(
+            self._logits(hidden, batch.drawing_rows),
+            list(_rows(step.spans, proposed)),
+            (self._weigh(piece, hidden) for piece in pieces),
         )
+        return StepResult(tuple(_results(step.spans, proposed, draws, _by_span(pieces, told))))
 
     @torch.inference_mode()
     def measure_steps(self, sizes: Sequence[int]) -> dict[int, float]:
@@ -122,39 +127,56 @@ class ModelRunner:
                 proposed[place] = ahead
         return proposed
 
-    def _draw(self, spans: Sequence[Span], proposed: Sequence[list[int]], hidden: torch.Tensor) -> list[Draw]:
-        """hidden: [num_rows, hidden_size], of the rows that `Batch.drawing_rows` names."""
-        rows = [
-            Row(span.sequence, tuple(ahead[:count]))
-            for span, ahead in zip(spans, proposed, strict=True)
-            if span.draws
-            for count in range(len(ahead) + 1)
-        ]
-        return sample(self._decoder.logits(hidden), rows) if rows else []
+    def _logits(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """[len(rows), vocab_size] float32, whether or not there are any rows."""
+        if not len(rows):
+            return hidden.new_empty(0, self.info.vocab_size, dtype=torch.float32)
+        return self._decoder.logits(hidden[rows])
 
-    def _weigh(
-        self, spans: Sequence[Span], batch: Batch, hidden: torch.Tensor
-    ) -> dict[Span, tuple[Draw, ...]]:
-        """Log-probabilities of the prompt tokens that follow the spans' tokens, where they are asked for."""
-        weighed = {}
-        for span, first in zip(spans, batch.cu_seqlens_q.tolist(), strict=False):
-            sequence = span.sequence
-            end = min(span.end, sequence.num_prompt_tokens - 1)
-            if sequence.weighs_prompt and span.start < end:
-                rows = hidden[first : first + end - span.start]
-                weighed[span] = self._weigh_span(sequence, span.start + 1, rows)
-        return weighed
+    def _weigh(self, piece: _Piece, hidden: torch.Tensor) -> Weighed:
+        """hidden: [num_tokens, hidden_size], the step's."""
+        rows = hidden[piece.first_row : piece.first_row + len(piece.token_ids)]
+        num_best = piece.span.sequence.sampling.prompt_logprobs or 0
+        return Weighed(self._decoder.logits(rows), piece.token_ids, num_best)
 
-    def _weigh_span(self, sequence: TokenSequence, position: int, hidden: torch.Tensor) -> tuple[Draw, ...]:
-        """hidden: [num_tokens, hidden_size]; row i is weighed against the token at position + i."""
-        draws: list[Draw] = []
-        count = sequence.sampling.prompt_logprobs or 0
-        for rows in torch.split(hidden, _WEIGHED_ROWS):
-            start = position + len(draws)
-            token_ids = sequence.tokens[start : start + len(rows)].tolist()
-            logprobs = torch.log_softmax(self._decoder.logits(rows), dim=-1)
-            draws += report(logprobs, token_ids, [count] * len(rows))
-        return tuple(draws)
+
+def _rows(spans: Sequence[Span], proposed: Sequence[list[int]]) -> Iterator[Row]:
+    """What `Batch.drawing_rows` names."""
+    for span, ahead in zip(spans, proposed, strict=True):
+        if span.draws:
+            yield from (Row(span.sequence, tuple(ahead[:count])) for count in range(len(ahead) + 1))
+
+
+def _pieces(spans: Sequence[Span], proposed: Sequence[list[int]]) -> Iterator[_Piece]:
+    """Those whose log-probabilities are asked for."""
+    lengths = [span.end - span.start + len(ahead) for span, ahead in zip(spans, proposed, strict=True)]
+    for span, first_row in zip(spans, accumulate(lengths, initial=0), strict=False):
+        tokens = span.sequence.tokens
+        end = min(span.end, span.sequence.num_prompt_tokens - 1)
+        if span.sequence.weighs_prompt:
+            for start in range(span.start, end, _WEIGHED_ROWS):
+                following = tokens[start + 1 : min(start + _WEIGHED_ROWS, end) + 1]
+                yield _Piece(span, first_row + start - span.start, following.tolist())
+
+
+def _by_span(pieces: Sequence[_Piece], told: Sequence[list[Draw]]) -> dict[Span, list[Draw]]:
+    weighed: dict[Span, list[Draw]] = {}
+    for piece, draws in zip(pieces, told, strict=True):
+        weighed.setdefault(piece.span, []).extend(draws)
+    return weighed
+
+
+def _results(
+    spans: Sequence[Span],
+    proposed: Sequence[list[int]],
+    draws: Sequence[Draw],
+    weighed: Mapping[Span, list[Draw]],
+) -> Iterator[SpanResult]:
+    """draws: of all rows, in their order."""
+    left = iter(draws)
+    for span, ahead in zip(spans, proposed, strict=True):
+        verified = _verified(list(islice(left, len(ahead) + 1)), ahead) if span.draws else ()
+        yield SpanResult(verified, len(ahead), tuple(weighed.get(span, ())))
 
 
 def _verified(draws: list[Draw], proposed: list[int]) -> tuple[Draw, ...]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from kernels.operations import Operations
+from kernels.operations import Operations, SamplingOperations
 from kernels.stack import LayerWeights, Stack, StackShape
 
 __all__ = ["Kernels", "Products"]
@@ -22,11 +22,12 @@ Products = Literal["full", "int8", "packed"]
 
 @dataclass(frozen=True, slots=True)
 class Kernels(Operations):
-    """One implementation of every operation, and the layers of a decoder as one more. Chosen once and passed
-    on; nobody below asks which it is.
+    """One implementation of every operation, the layers of a decoder as one more, and what draws tokens.
+    Chosen once and passed on; nobody below asks which it is.
     """
 
     make_stack: Callable[[Operations, Iterable[LayerWeights], Tensor, StackShape], Stack]
+    sampling: SamplingOperations | None = None  # None where logits lie in the host's own memory
     # A machine need not have what the others are made of, so each is imported when it is chosen.
 
     @staticmethod

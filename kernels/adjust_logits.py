@@ -26,7 +26,7 @@ def adjust_logits(
     _adjust_logits_kernel[grid](logits, places, amounts, len(places), logits.shape[1], EDITS=EDITS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_edits"])  # or it is compiled again in the middle of serving
 def _adjust_logits_kernel(logits_ptr, places_ptr, amounts_ptr, num_edits, vocab, EDITS: tl.constexpr):
     edits = tl.program_id(0).to(tl.int64) * EDITS + tl.arange(0, EDITS)
     inside = edits < num_edits  # the last program may have fewer

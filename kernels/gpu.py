@@ -3,13 +3,17 @@
 from functools import partial
 
 from kernels import Kernels
+from kernels.adjust_logits import adjust_logits
 from kernels.copy_blocks import copy_blocks
 from kernels.grouped import any_linear_reference
 from kernels.move_blocks import gather_blocks, scatter_blocks
+from kernels.operations import SamplingOperations
 from kernels.paged_attention import paged_attention
 from kernels.planned_attention import begin_planned
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_store_kv import rope_store_kv
+from kernels.sample import sample
+from kernels.sampling_cut import MAX_VOCAB
 from kernels.silu_and_mul import silu_and_mul
 from kernels.stack import ComposedStack
 
@@ -29,4 +33,5 @@ def build() -> Kernels:
         gather_blocks=gather_blocks,
         scatter_blocks=scatter_blocks,
         make_stack=partial(ComposedStack, begin_attention=begin_planned),
+        sampling=SamplingOperations(adjust_logits, sample, MAX_VOCAB),
     )

@@ -1,4 +1,4 @@
-"""The operations that a decoder is made of, as one value."""
+"""The operations that a decoder is made of, and those that draw tokens, as one value each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from torch import Tensor
 from kernels.grouped import GroupedMatrix
 from kernels.linear import Product
 
-__all__ = ["Matrix", "Operations"]
+__all__ = ["Matrix", "Operations", "SamplingOperations"]
 
 Matrix = Tensor | GroupedMatrix
 
@@ -26,3 +26,12 @@ class Operations:
     copy_blocks: Callable[[Tensor, Tensor, Tensor], None]
     gather_blocks: Callable[[Tensor, Tensor, Tensor], None]
     scatter_blocks: Callable[[Tensor, Tensor, Tensor], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingOperations:
+    """One implementation of each, for logits that nobody brings to the host."""
+
+    adjust_logits: Callable[[Tensor, Tensor, Tensor], None]
+    sample: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+    max_vocab: int  # `sample` takes rows of so many tokens at most

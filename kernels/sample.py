@@ -6,7 +6,12 @@
 
 A row with a temperature below GREEDY_BELOW takes the first of its greatest logits. Tokens are walked by id,
 not by rank: the distribution is that of `engine.sampling`, but a filtered row may draw another token for the
-same number. Sums are of integers, so a row's token does not depend on tiles, threads or who shares the step.
+same number. An unfiltered one draws the same, unless the number is so near to the border of two tokens that
+the rounding of floating sums decides. Sums are of integers here, so a row's token does not depend on tiles,
+threads or who shares the step.
+
+Logits may be infinite: the greatest weigh 1. One that is no number weighs nothing, and a row without any
+number draws token 0.
 """
 
 import torch
@@ -22,7 +27,7 @@ TILE = 8192  # tokens at a time
 
 
 def sample(
-    logits: torch.Tensor,  # [num_rows, vocab] float32; overwritten with weights. Each row has a finite one
+    logits: torch.Tensor,  # [num_rows, vocab] float32; overwritten with weights
     temperatures: torch.Tensor,  # [num_rows] float32
     top_k: torch.Tensor,  # [num_rows] int32, 1 or more; vocab or more for all
     top_p: torch.Tensor,  # [num_rows] float64; 1 or more for all
@@ -31,12 +36,13 @@ def sample(
 ) -> torch.Tensor:  # [num_rows] int64
     """Three launches of one program a row."""
     weigh(logits, temperatures)
-    top_k = _greedy_are_single(top_k, temperatures)
-    return draw(logits, *find_cuts(logits, top_k, top_p, min_p), numbers)
+    cuts = find_cuts(logits, top_k, top_p, min_p)
+    return draw(logits, *cuts, _first_of_greedy(numbers, temperatures))
 
 
-def _greedy_are_single(top_k: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
-    return top_k.masked_fill(temperatures < GREEDY_BELOW.value, 1)
+def _first_of_greedy(numbers: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
+    """In greedy rows the greatest logits alone weigh, and 0 draws the first of them; it is always kept."""
+    return numbers.masked_fill(temperatures < GREEDY_BELOW.value, 0.0)
 
 
 def weigh(logits: torch.Tensor, temperatures: torch.Tensor) -> None:
@@ -68,7 +74,7 @@ def _weigh_kernel(logits_ptr, temperatures_ptr, vocab, TILE: tl.constexpr):
     for start in range(0, vocab, TILE):
         ids = start + tl.arange(0, TILE)
         logit = tl.load(row_ptr + ids, mask=ids < vocab, other=float("-inf"))  # [TILE]
-        greatest = tl.maximum(greatest, logit)
+        greatest = tl.maximum(greatest, tl.where(logit == logit, logit, float("-inf")))
     best = tl.max(greatest)
     temperature = tl.load(temperatures_ptr + row)
     is_greedy = temperature < GREEDY_BELOW
@@ -76,8 +82,9 @@ def _weigh_kernel(logits_ptr, temperatures_ptr, vocab, TILE: tl.constexpr):
     for start in range(0, vocab, TILE):
         ids = start + tl.arange(0, TILE)
         logit = tl.load(row_ptr + ids, mask=ids < vocab, other=float("-inf"))  # [TILE]
-        weight = tl.where(is_greedy, (logit == best).to(tl.float32), tl.exp((logit - best) / divisor))
-        tl.store(row_ptr + ids, weight, mask=ids < vocab)
+        weight = tl.where(is_greedy, 0.0, tl.exp((logit - best) / divisor))
+        weight = tl.where(weight > 0, weight, 0.0)  # no number is not greater either
+        tl.store(row_ptr + ids, tl.where(logit == best, 1.0, weight), mask=ids < vocab)
 
 
 @triton.jit
@@ -108,9 +115,10 @@ def _draw_kernel(weights_ptr, cut_ptr, end_ptr, numbers_ptr, tokens_ptr, vocab, 
 
 def weigh_reference(logits: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
     """The weights of `weigh`, in a tensor of their own."""
-    less = logits - logits.amax(-1, keepdim=True)
+    best = logits.masked_fill(logits.isnan(), -torch.inf).amax(-1, keepdim=True)
     is_greedy = (temperatures < GREEDY_BELOW.value)[:, None]
-    return torch.where(is_greedy, (less == 0).float(), (less / temperatures[:, None]).exp())
+    weights = torch.where(is_greedy, 0.0, ((logits - best) / temperatures[:, None]).exp())
+    return torch.where(logits == best, 1.0, weights.nan_to_num(0.0))
 
 
 def draw_reference(weights: torch.Tensor, kept: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -131,5 +139,5 @@ def sample_reference(
 ) -> torch.Tensor:  # [num_rows] int64
     """The same in plain torch, by sorting."""
     weights = weigh_reference(logits, temperatures)
-    top_k = _greedy_are_single(top_k, temperatures)
-    return draw_reference(weights, keep_reference(weights, top_k, top_p, min_p), numbers)
+    kept = keep_reference(weights, top_k, top_p, min_p)
+    return draw_reference(weights, kept, _first_of_greedy(numbers, temperatures))

@@ -9,17 +9,17 @@ which is always some first part of that order, and the first token always. It is
     kept = bits(weight) > cut  or  bits(weight) == cut and token_id < end
 
 A weight's bits, as an integer, are ordered as weights are, so the cut is found by bisection. Masses are sums
-of integers, floor(weight * 2^44), so they are exact in any order: those of 262,144 tokens fit 64 bits.
+of integers, floor(weight * 2^44), so they are exact in any order: those of 524,287 tokens fit 64 bits.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-__all__ = ["MASS_ONE", "find_cuts", "is_kept", "keep_reference", "mass_of", "masses_reference"]
+__all__ = ["MASS_ONE", "MAX_VOCAB", "find_cuts", "is_kept", "keep_reference", "mass_of", "masses_reference"]
 
 MASS_ONE = tl.constexpr(17592186044416.0)  # 2^44, the best token's mass
-MAX_VOCAB = 1 << 18
+MAX_VOCAB = (1 << 19) - 1
 TILE = 4096  # tokens at a time; with 8192 registers are spilled on an H100
 _ONE_BITS = tl.constexpr(0x3F800000)  # of the weight 1
 

@@ -23,15 +23,15 @@ def adjust_logits(logits: torch.Tensor, rows: Sequence[Row]) -> None:
         if sampling.presence_penalty or sampling.frequency_penalty:
             _presence_and_frequency(row, place.drawn, sampling.presence_penalty, sampling.frequency_penalty)
         if sampling.logit_bias:
-            ids = torch.tensor(list(sampling.logit_bias), device=row.device)
-            row[ids] += torch.tensor(list(sampling.logit_bias.values()), device=row.device)
+            ids = torch.tensor(list(sampling.logit_bias))
+            row[ids] += torch.tensor(list(sampling.logit_bias.values()))
         if place.num_drawn < sampling.min_tokens and sampling.stop_token_ids:
             row[list(sampling.stop_token_ids)] = -torch.inf
 
 
 def _repetition(row: torch.Tensor, tokens: Iterable[int], penalty: float) -> None:
     """Divide positive and multiply negative logits of tokens seen anywhere (Keskar et al., 2019)."""
-    ids = torch.from_numpy(np.unique(np.fromiter(tokens, dtype=np.int64))).to(row.device)
+    ids = torch.from_numpy(np.unique(np.fromiter(tokens, dtype=np.int64)))
     seen = row[ids]
     row[ids] = torch.where(seen > 0, seen / penalty, seen * penalty)
 
@@ -42,4 +42,4 @@ def _presence_and_frequency(
     ids, counts = np.unique(np.fromiter(drawn, dtype=np.int64), return_counts=True)
     if len(ids):
         loss = presence + frequency * counts.astype(np.float32)
-        row[torch.from_numpy(ids).to(row.device)] -= torch.from_numpy(loss).to(row.device)
+        row[torch.from_numpy(ids)] -= torch.from_numpy(loss)

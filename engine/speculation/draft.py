@@ -19,7 +19,7 @@ from engine.batch import blank_batch, build_batch
 from engine.kv_pool import KVPool
 from engine.models.decoder import Decoder
 from engine.sampling.rows import Row
-from engine.sampling.sampler import draw_tokens
+from engine.sampling.sampler import Sampler
 from engine.sequence import Sequence as TokenSequence
 from engine.step import Span, Step
 
@@ -31,13 +31,14 @@ _MAX_CATCH_UP = 256  # tokens of prompts that the draft computes in one step
 class DraftProposer:
     """Runs on the thread of the runner whose pool it follows."""
 
-    def __init__(self, decoder: Decoder, pool: KVPool, followed: KVPool) -> None:
+    def __init__(self, decoder: Decoder, pool: KVPool, followed: KVPool, sampler: Sampler) -> None:
         """`pool` holds the draft's layers of the blocks of `followed`."""
         assert pool.num_blocks == followed.num_blocks, "blocks have the same ids in both"
         assert pool.block_size == followed.block_size, "and the same slots"
         self._decoder = decoder
         self._pool = pool
         self._followed = followed
+        self._sampler = sampler
         self._num_valid = np.zeros(pool.num_blocks, np.int64)  # leading tokens of each block
         self._num_loads = followed.num_loads.copy()
 
@@ -76,7 +77,7 @@ class DraftProposer:
         active = [place for place, piece in enumerate(pieces) if piece is not None and piece.draws]
         while active:
             rows = [Row(spans[place].sequence, tuple(proposed[place])) for place in active]
-            drawn = draw_tokens(self._decoder.logits(hidden), rows)
+            drawn = self._sampler.draw_tokens(self._decoder.logits(hidden), rows)
             for place, token_id in zip(active, drawn, strict=True):
                 proposed[place].append(token_id)
             active = [place for place in active if len(proposed[place]) < spans[place].num_lookahead]
@@ -117,7 +118,10 @@ class DraftProposer:
         batch = build_batch(spans, self._pool.block_size, self._pool.device, ahead)
         hidden = self._decoder.forward(batch, self._pool)
         size = self._pool.block_size
-        for span, end in zip(spans, batch.context_lens.tolist(), strict=True):
+        ends = [
+            span.end + len(tokens) for span, tokens in zip(spans, ahead or [()] * len(spans), strict=True)
+        ]
+        for span, end in zip(spans, ends, strict=True):
             blocks = span.sequence.block_table[span.start // size : -(-end // size)]
             self._num_valid[blocks[:-1]] = size
             self._num_valid[blocks[-1]] = end - (-(-end // size) - 1) * size

@@ -9,6 +9,7 @@ from engine.kv_pool import KVPool
 from engine.messages import EngineConfig
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
+from engine.sampling.sampler import Sampler
 from engine.speculation.draft import DraftProposer
 from engine.speculation.ngram import NgramProposer
 from engine.weights import Weights, load
@@ -47,7 +48,7 @@ def load_draft(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> 
 
 
 def make_proposer(
-    config: EngineConfig, draft: Draft | None, pool: KVPool, kernels: Kernels
+    config: EngineConfig, draft: Draft | None, pool: KVPool, kernels: Kernels, sampler: Sampler
 ) -> "DraftProposer | NgramProposer | None":
     """What proposes for the sequences whose blocks lie in `pool`. Takes the draft's weights, and memory."""
     match config.speculation:
@@ -64,7 +65,7 @@ def make_proposer(
                 device=pool.device,
                 operations=kernels,
             )
-            return DraftProposer(Decoder(draft.model, weights, kernels), draft_pool, pool)
+            return DraftProposer(Decoder(draft.model, weights, kernels), draft_pool, pool, sampler)
         case _:
             return None
 

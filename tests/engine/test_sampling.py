@@ -1,19 +1,33 @@
 """Draws against plain definitions: what may be drawn, how often, and what it depends on."""
 
 from array import array
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.sampling.device_sampler import DeviceSampler
 from engine.sampling.filters import keep_best
+from engine.sampling.host_sampler import HostSampler
 from engine.sampling.randomness import uniform
 from engine.sampling.rows import Row
-from engine.sampling.sampler import sample
 from engine.sequence import SamplingParams, Sequence
+from engine.step import Draw
+from kernels import Kernels
 
 VOCABULARY = 1000
+Sample = Callable[[torch.Tensor, list[Row]], list[Draw]]
+
+
+@pytest.fixture(params=["host", "device"])
+def sample(request: pytest.FixtureRequest) -> Sample:
+    """Both samplers do what is asked. Triton's kernels have tests of their own."""
+    operations = Kernels.reference().sampling
+    assert operations is not None
+    sampler = HostSampler() if request.param == "host" else DeviceSampler(operations, VOCABULARY)
+    return lambda logits, rows: sampler.sample(logits, rows).draws
 
 
 def sequence(prompt: tuple[int, ...] = (1,), drawn: tuple[int, ...] = (), choice: int = 0, **sampling) -> Row:
@@ -69,7 +83,7 @@ def test_filters_keep_what_their_definition_keeps(seed, spread, top_k, top_p, mi
     assert len(difference) <= 1
 
 
-def test_greedy_takes_the_best() -> None:
+def test_greedy_takes_the_best(sample: Sample) -> None:
     values = logits(rows=3)
     best = values.argmax(-1).tolist()
 
@@ -78,7 +92,7 @@ def test_greedy_takes_the_best() -> None:
     assert [draw.token_id for draw in draws] == best
 
 
-def test_top_k_of_one_is_greedy_at_any_temperature() -> None:
+def test_top_k_of_one_is_greedy_at_any_temperature(sample: Sample) -> None:
     values = logits()
 
     draw = sample(values.clone(), [sequence(temperature=2.0, top_k=1, seed=5)])[0]
@@ -87,7 +101,7 @@ def test_top_k_of_one_is_greedy_at_any_temperature() -> None:
 
 
 @pytest.mark.parametrize("filters", [{}, {"top_p": 0.95}, {"top_k": 4}, {"min_p": 0.05}])
-def test_draws_follow_the_distribution(filters: dict) -> None:
+def test_draws_follow_the_distribution(sample: Sample, filters: dict) -> None:
     """Over many positions, each token comes as often as its probability says."""
     row = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0] + [-30.0] * (VOCABULARY - 5))
     num_draws = 4000
@@ -110,7 +124,7 @@ def test_draws_follow_the_distribution(filters: dict) -> None:
 
 
 @pytest.mark.parametrize("filters", [{}, {"top_p": 0.9}, {"top_k": 50, "min_p": 0.01}])
-def test_a_draw_does_not_depend_on_its_company(filters: dict) -> None:
+def test_a_draw_does_not_depend_on_its_company(sample: Sample, filters: dict) -> None:
     values = logits(rows=6)
     rows = [sequence(drawn=(3,) * n, seed=n * 7, choice=n % 2, **filters) for n in range(6)]
 
@@ -131,7 +145,7 @@ def test_seed_choice_and_position_each_change_the_number() -> None:
     assert abs(numbers.mean() - 0.5) < 0.05
 
 
-def test_presence_and_frequency_count_drawn_tokens_only() -> None:
+def test_presence_and_frequency_count_drawn_tokens_only(sample: Sample) -> None:
     values = torch.zeros(1, VOCABULARY)
     values[0, [5, 6, 7]] = torch.tensor([3.0, 2.9, 2.0])
     asked = sequence(
@@ -143,7 +157,7 @@ def test_presence_and_frequency_count_drawn_tokens_only() -> None:
     assert values[0, 7] == 2.0 - 1.0 - 0.5
 
 
-def test_repetition_counts_prompt_and_drawn_tokens() -> None:
+def test_repetition_counts_prompt_and_drawn_tokens(sample: Sample) -> None:
     values = torch.ones(1, VOCABULARY)
     values[0, 7] = -1.0
     sample(values, [sequence(prompt=(5, 7), drawn=(6,), temperature=0.0, repetition_penalty=2.0)])
@@ -151,7 +165,7 @@ def test_repetition_counts_prompt_and_drawn_tokens() -> None:
     assert values[0, [5, 6, 7, 8]].tolist() == [0.5, 0.5, -2.0, 1.0]
 
 
-def test_bias_can_force_and_forbid() -> None:
+def test_bias_can_force_and_forbid(sample: Sample) -> None:
     values = logits()
     best = int(values.argmax())
 
@@ -162,7 +176,7 @@ def test_bias_can_force_and_forbid() -> None:
     assert forbidden != best
 
 
-def test_stop_tokens_wait_for_the_minimum_length() -> None:
+def test_stop_tokens_wait_for_the_minimum_length(sample: Sample) -> None:
     values = logits()
     best = int(values.argmax())
     asked = {"temperature": 0.0, "stop_token_ids": (best,), "min_tokens": 2}
@@ -174,7 +188,7 @@ def test_stop_tokens_wait_for_the_minimum_length() -> None:
     assert late == best
 
 
-def test_logprobs_are_the_models_own_and_only_for_who_asked() -> None:
+def test_logprobs_are_the_models_own_and_only_for_who_asked(sample: Sample) -> None:
     """Before temperature, bias and filters; best first."""
     values = logits(rows=3)
     expected = torch.log_softmax(values, -1)
@@ -195,7 +209,7 @@ def test_logprobs_are_the_models_own_and_only_for_who_asked() -> None:
     assert full.top == tuple(zip(ids.tolist(), best.tolist(), strict=True))
 
 
-def test_extreme_logits_and_temperatures_draw_something() -> None:
+def test_extreme_logits_and_temperatures_draw_something(sample: Sample) -> None:
     values = torch.full((2, VOCABULARY), -1e30)
     values[:, 9] = 1e30
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from engine.sampling.filters import keep_best
 from kernels.adjust_logits import adjust_logits, adjust_logits_reference
 from kernels.sample import draw, draw_reference, sample, sample_reference, weigh, weigh_reference
-from kernels.sampling_cut import find_cuts, keep_reference
+from kernels.sampling_cut import MAX_VOCAB, find_cuts, keep_reference
 
 SETTINGS = [
     (1, 1.0, 0.0),
@@ -133,6 +133,63 @@ def test_numbers_draw_tokens_as_often_as_their_weights_say() -> None:
     tokens = sample(logits, torch.ones(200), *_filters([(4, 1.0, 0.0)] * 200), numbers)
 
     assert tokens.bincount().tolist() == [25, 50, 100, 25]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_numbers_on_a_grid_draw_each_kept_token_by_its_share(settings: tuple[int, float, float]) -> None:
+    num_draws = 200
+    logits = _logits(1, 12, seed=7) / 2
+    nucleus = torch.tensor([settings[1] if settings[1] < 1 else torch.inf], dtype=torch.float64)
+    top_k, min_p = torch.tensor([min(settings[0], 12)]), torch.tensor([settings[2]], dtype=torch.float64)
+    kept = keep_best(torch.softmax(logits / 1.3, -1), top_k, nucleus, min_p)
+    shares = torch.zeros(12, dtype=torch.float64)
+    shares[kept.token_ids[0]] = kept.weights[0] / kept.weights.sum()
+    numbers = (torch.arange(num_draws, dtype=torch.float64) + 0.5) / num_draws
+    weigh(logits, torch.tensor([1.3]))
+    cut, end = find_cuts(logits, *_filters([settings]))
+
+    tokens = draw(logits.repeat(num_draws, 1), cut.repeat(num_draws), end.repeat(num_draws), numbers)
+
+    counts = tokens.bincount(minlength=12)
+    assert ((counts - shares * num_draws).abs() <= 1).all()
+    assert (counts[shares == 0] == 0).all()
+
+
+def test_the_largest_vocabulary_is_cut_and_drawn_from_exactly() -> None:
+    logits = torch.zeros(2, MAX_VOCAB)
+    numbers = torch.tensor([1 - 2**-53, 0.5], dtype=torch.float64)
+
+    tokens = sample(logits, torch.ones(2), *_filters([(MAX_VOCAB, 1.0, 0.0), (MAX_VOCAB, 0.5, 0.0)]), numbers)
+
+    half = -(-MAX_VOCAB // 2)
+    assert tokens.tolist() == [MAX_VOCAB - 1, half // 2]
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in subtract")  # by the interpreter's numpy
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("settings", SETTINGS[:4])
+def test_logits_that_are_infinite_or_no_number_draw_a_token(
+    settings: tuple[int, float, float], temperature: float
+) -> None:
+    logits = torch.full((6, 100), -torch.inf)
+    logits[0, 70] = -3.0
+    logits[1] = _logits(1, 100)
+    logits[1, 30] = torch.inf
+    logits[3] = torch.nan
+    logits[4] = torch.nan
+    logits[4, 90] = 2.0
+    logits[5] = _logits(1, 100)
+    logits[5, ::2] = torch.nan
+    filters = _filters([settings] * 6)
+    temperatures = torch.full((6,), temperature)
+    numbers = torch.full((6,), 0.4, dtype=torch.float64)
+
+    tokens = sample(logits.clone(), temperatures, *filters, numbers)
+
+    assert torch.equal(tokens, sample_reference(logits, temperatures, *filters, numbers))
+    assert tokens[[0, 1, 3, 4]].tolist() == [70, 30, 0, 90]
+    assert 0 <= tokens[2] < 100
+    assert tokens[5] % 2 == 1
 
 
 def test_a_number_at_the_border_of_two_tokens_draws_the_later() -> None:
