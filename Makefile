@@ -12,8 +12,9 @@ SERVE_ARGS = $(call given,CONFIG,--config) $(call given,DATA,--data) $(call give
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime-installed
 TOOLS := $(VENV)/.tools-installed
+OLDEST := $(VENV)-oldest/.installed
 
-.PHONY: serve pull test soak check format clean
+.PHONY: serve pull test test-oldest test-compile soak check format clean
 .DELETE_ON_ERROR:
 
 serve: $(RUNTIME)
@@ -25,6 +26,16 @@ pull: $(RUNTIME)
 test: $(TOOLS)
 	@$(BIN)/stemma pull --data data
 	GOMP_SPINCOUNT=2000 $(BIN)/python -m pytest
+
+# With the oldest torch and Triton that are promised. Triton 3.6 interprets with NumPy before 2.4 only.
+test-oldest: $(OLDEST)
+	GOMP_SPINCOUNT=2000 $(VENV)-oldest/bin/python -m pytest -W "ignore:Conversion of an array:DeprecationWarning" \
+		tests/kernels tests/engine/test_gpu_path.py tests/engine/test_graphs.py tests/engine/test_transfer.py \
+		tests/engine/test_kv_pool.py tests/engine/test_sampling.py -k "not (compiled and (sm_80 or gfx942))"
+
+# Every shape of heads and blocks for every chip: half an hour on an idle machine.
+test-compile: $(TOOLS)
+	$(BIN)/python -m pytest tests/kernels/compile_matrix.py
 
 soak: $(TOOLS)
 	$(BIN)/python -m tests.simulation.soak --steps 1000000
@@ -41,7 +52,7 @@ format: $(TOOLS)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Stemma needs Python 3.11 or newer, and this is " + sys.version.split()[0] + ": run make with PYTHON=python3.11, for one" if sys.version_info < (3, 11) else 0)'
@@ -53,4 +64,9 @@ $(RUNTIME): pyproject.toml requirements.lock | $(BIN)/python
 
 $(TOOLS): $(RUNTIME)
 	$(BIN)/python -m pip install $(PIP_ARGS) --constraint requirements.lock --editable '.[dev]'
+	@touch $@
+
+$(OLDEST): pyproject.toml requirements-oldest.txt
+	@$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install $(PIP_ARGS) --constraint requirements-oldest.txt --editable '.[dev]'
 	@touch $@

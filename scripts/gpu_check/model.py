@@ -13,6 +13,9 @@ from engine.kv_pool import KVPool, bytes_per_block
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.runner import ModelRunner
+from engine.sampling.device_sampler import DeviceSampler
+from engine.sampling.host_sampler import HostSampler
+from engine.sampling.sampler import Sampler
 from engine.sequence import SamplingParams, Sequence
 from engine.step import Span, Step
 from engine.weights.names import Weights, expected_shapes
@@ -37,10 +40,17 @@ class Model:
     graphs: GraphedDecoder  # its decoding steps, recorded
     pool: KVPool
     info: EngineInfo
+    sampler: Sampler
 
     def runner(self, *, is_recorded: bool) -> ModelRunner:
         """What carries steps out."""
-        return ModelRunner(self.info, self.decoder, self.pool, graphs=self.graphs if is_recorded else None)
+        return ModelRunner(
+            self.info,
+            self.decoder,
+            self.pool,
+            sampler=self.sampler,
+            graphs=self.graphs if is_recorded else None,
+        )
 
     def lacks(self, load: Load, num_more: int = 0) -> str | None:
         """Why the pool does not hold some sequences beside so many blocks, if so."""
@@ -84,7 +94,9 @@ def make_model(shapes: Shapes, device: torch.device, kernels: Kernels) -> Model:
             record=_recorder(device),
             progress=_progress,
         )
-    return Model(config, decoder, graphs, pool, info)
+    sampling = kernels.sampling
+    sampler = HostSampler() if sampling is None else DeviceSampler(sampling, config.vocab_size)
+    return Model(config, decoder, graphs, pool, info, sampler)
 
 
 def decode_step(load: Load, block_size: int, first_block: int = 0) -> Step:

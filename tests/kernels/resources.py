@@ -6,17 +6,16 @@ Read off machine code for chips that are not here, at the sizes of the tests tha
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from tests.kernels import test_attention_compiled as attention
 from tests.kernels import test_small_kernels_compiled as small
 from tests.kernels.aot import TARGETS, Compiler, DoesNotCompile, Resources
-
-TILED = (attention.PARTITIONS, attention.SPANS, attention.WINDOWED, attention.CAPPED)
+from tests.kernels.compiled_attention import MERGE, TILED, compile_attention
+from tests.kernels.test_attention_compiled import SHAPE
 
 
 def kernels(compiler: Compiler) -> Iterator[tuple[str, Callable[[str], Resources]]]:
     """Names, and what compiles them for a target."""
-    for kernel in (*TILED, attention.MERGE):
-        yield kernel, partial(attention._compile, compiler, kernel)
+    for kernel in (*TILED, MERGE):
+        yield kernel, partial(_compile_wide, compiler, kernel)
     for kernel in TILED:
         yield f"{kernel}, 8 bits", partial(_compile_narrow, compiler, kernel)
     for kernel, constants, num_warps, *_ in small.KERNELS:
@@ -25,8 +24,12 @@ def kernels(compiler: Compiler) -> Iterator[tuple[str, Callable[[str], Resources
         yield kernel, partial(small.compile_fp8, compiler, kernel)
 
 
+def _compile_wide(compiler: Compiler, kernel: str, target: str) -> Resources:
+    return compile_attention(compiler, kernel, target, SHAPE)
+
+
 def _compile_narrow(compiler: Compiler, kernel: str, target: str) -> Resources:
-    return attention._compile(compiler, kernel, target, "fp8e4b8" if target == "gfx942" else "fp8e4nv")
+    return compile_attention(compiler, kernel, target, SHAPE, "fp8e4b8" if target == "gfx942" else "fp8e4nv")
 
 
 def _compile_small(
