@@ -5,14 +5,14 @@ colder tiers hold them and back. Knows neither whose a block is nor what lies in
 tensors, so one layer is one contiguous view and a block of all layers is one slice.
 """
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
 
+from engine.lanes import DeviceLane
 from engine.models.config import ModelConfig
-from engine.staged_moves import StagedMoves, beside_steps
+from engine.staged_moves import Run, StagedMoves
 from engine.transfer import send
 from kernels.byte_cache import STEP_BYTES
 from kernels.operations import Operations
@@ -67,11 +67,11 @@ class KVPool:
         self._operations = operations
         # Keys and values alike as bytes: [2, num_layers, num_blocks, bytes of a row].
         self._bytes = rows.view(torch.uint8).view(2, config.num_layers, num_blocks, -1)
-        # Copies between tiers run beside the steps, which use the device's default stream.
+        # Copies between tiers run beside the steps.
         self._staged = None
         if device.type == "cuda":
-            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            self._staged = StagedMoves(self._bytes, operations, partial(beside_steps, stream))
+            bus, lane = DeviceLane(device), DeviceLane(device)
+            self._staged = StagedMoves(self._bytes, operations, bus=bus, kernels=lane)
 
     def copy(self, copies: Sequence[BlockCopy]) -> None:
         """Carry out copies within the device's tier, whole blocks at a time."""
@@ -90,29 +90,40 @@ class KVPool:
         `out` is [len(blocks), bytes_per_block] uint8, contiguous, in the CPU's memory (pinned for a GPU), and
         holds them on return. Any thread may call it beside the steps: slots that a step writes may be torn.
         """
-        ids, staging = self._ids_of(blocks), self._as_staging(out)
+        run = self._run_of(blocks, out)
         if self._staged is None:
-            self._operations.gather_blocks(self._bytes, ids, staging)
+            self._operations.gather_blocks(self._bytes, *run)
         else:
-            self._staged.gather(ids, staging)
+            self._staged.gather(run)
 
     def scatter(self, blocks: Sequence[BlockId], source: torch.Tensor) -> None:
         """Write whole blocks from the form that `gather` gives. No block may be named twice.
 
         Any thread may call it beside the steps, as long as no step reads or writes these blocks.
         """
-        ids, staging = self._ids_of(blocks), self._as_staging(source)
-        self.num_loads[list(blocks)] += 1
-        if self._staged is None:
-            self._operations.scatter_blocks(self._bytes, ids, staging)
-        else:
-            self._staged.scatter(ids, staging)
+        for _ in self.scatter_runs([(blocks, source)]):
+            pass
 
-    def _as_staging(self, lines: torch.Tensor) -> torch.Tensor:
-        _, num_layers, _, row_bytes = self._bytes.shape
-        return lines.view(len(lines), 2, num_layers, row_bytes)
+    def scatter_runs(self, runs: Iterable[tuple[Sequence[BlockId], torch.Tensor]]) -> Iterator[int]:
+        """The same for one run of blocks after the other. Tells how many each was when it is written; on a
+        GPU the next one is on its way then. Sources must last until all is told, or the iterator is closed.
+        """
 
-    def _ids_of(self, blocks: Sequence[BlockId]) -> torch.Tensor:
+        def noted() -> Iterator[Run]:
+            for blocks, source in runs:
+                run = self._run_of(blocks, source)
+                self.num_loads[list(blocks)] += 1
+                yield run
+
+        yield from self._scatter_here(noted()) if self._staged is None else self._staged.scatter(noted())
+
+    def _scatter_here(self, runs: Iterable[Run]) -> Iterator[int]:
+        for ids, source in runs:
+            self._operations.scatter_blocks(self._bytes, ids, source)
+            yield len(ids)
+
+    def _run_of(self, blocks: Sequence[BlockId], lines: torch.Tensor) -> Run:
         ids = torch.tensor(blocks, dtype=torch.int64)
         assert ((ids >= 0) & (ids < self.num_blocks)).all(), f"no such block among {list(blocks)}"
-        return ids
+        _, num_layers, _, row_bytes = self._bytes.shape
+        return ids, lines.view(len(lines), 2, num_layers, row_bytes)

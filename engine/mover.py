@@ -213,10 +213,13 @@ class BlockMover:
             progress.num_done += len(piece.sources)
 
     def _from_host(self, transfer: Transfer, progress: _Progress) -> None:
-        for piece in self._pieces(transfer):
-            for run in consecutive(piece.sources):
-                self._pool.scatter(piece.targets[run], self._in_host(piece.sources[run]))
-            progress.num_done += len(piece.sources)
+        runs = (
+            (piece.targets[run], self._in_host(piece.sources[run]))
+            for piece in self._pieces(transfer)
+            for run in consecutive(piece.sources)
+        )
+        for num_blocks in self._pool.scatter_runs(runs):
+            progress.num_done += num_blocks
 
     def _to_disk(self, transfer: Transfer, progress: _Progress) -> None:
         assert self._disk is not None

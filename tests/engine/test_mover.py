@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +24,12 @@ from engine.models.config import ModelConfig
 from engine.move_rates import UNMEASURED, measure_rates
 from engine.mover import BlockMover
 from engine.moves import Arrival
+from engine.staged_moves import Cut, StagedMoves
 from kernels import Kernels
 from prefix_cache.plan import BlockCopy, BlockId, BlockRecord, Tier, Transfer
 from prefix_cache.tokens import pack
 from tests.engine.checkpoints import random_model, write_checkpoint
+from tests.engine.slow_lanes import Machine
 
 CONFIG = ModelConfig(
     family="llama",
@@ -73,6 +76,28 @@ class GatedPool(KVPool):
         if self.errors and (error := self.errors.pop(0)):
             raise error
         super().gather(blocks, out)
+
+    def stage(self, machine: Machine) -> None:
+        """From here on move blocks as a GPU does."""
+        self._staged = StagedMoves(
+            self._bytes,
+            Kernels.reference(),  # which move some layers alone, as a GPU's do
+            bus=machine.bus,
+            kernels=machine.kernels,
+            cut=Cut(copy_bytes=2000),
+        )
+
+    def break_after(self, num_runs: int) -> None:
+        """Fail to write the blocks of the run after so many."""
+
+        def scatter(*tensors: torch.Tensor) -> None:
+            nonlocal num_runs
+            num_runs -= 1
+            if num_runs < 0:
+                raise RuntimeError("no more")
+            Kernels.cpu().scatter_blocks(*tensors)
+
+        self._operations = replace(self._operations, scatter_blocks=scatter)
 
     def content(self, blocks: Sequence[int]) -> torch.Tensor:
         """The bytes of blocks: [len(blocks), bytes_per_block]."""
@@ -171,6 +196,32 @@ def test_blocks_come_back_bit_for_bit(tmp_path: Path, dtype: torch.dtype, route:
 
     assert torch.equal(tiers.pool.content(places), expected)
     tiers.mover.close()
+
+
+def test_blocks_come_back_by_way_of_lanes_beside_the_steps(tiers: Tiers) -> None:
+    machine = Machine()
+    tiers.pool.stage(machine)
+    blocks = {2: 3, 5: 9, 6: 10, 1: 11, 8: 20}
+    expected = tiers.pool.content([*blocks])
+
+    tiers.move(DEVICE, HOST, blocks)
+    tiers.move(HOST, DISK, dict(zip(blocks.values(), (4, 5, 6, 7, 9), strict=True)))
+    back = tiers.move(HOST, DEVICE, dict(zip(blocks.values(), (21, 12, 13, 22, 14), strict=True)))
+    again = tiers.move(DISK, DEVICE, dict(zip((4, 5, 6, 7, 9), (0, 1, 4, 15, 16), strict=True)))
+
+    assert (back.num_done, again.num_done) == (5, 5)
+    assert torch.equal(tiers.pool.content([21, 12, 13, 22, 14]), expected)
+    assert torch.equal(tiers.pool.content([0, 1, 4, 15, 16]), expected)
+    assert machine.is_idle
+
+
+def test_a_promotion_that_fails_says_how_many_blocks_are_there(tiers: Tiers) -> None:
+    tiers.pool.break_after(2)
+
+    arrival = tiers.move(HOST, DEVICE, {3: 1, 4: 2, 7: 3, 9: 4, 10: 5})
+
+    assert arrival.num_done == 3
+    assert arrival.message == "RuntimeError: no more"
 
 
 def test_other_blocks_stay_as_they_were(tiers: Tiers) -> None:

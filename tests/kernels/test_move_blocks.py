@@ -1,11 +1,8 @@
 """Whole blocks copied within a pool, brought together and put back: Triton's kernels and the CPU's."""
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 
-from engine.staged_moves import StagedMoves
 from kernels import Kernels
 from kernels.move_blocks import gather_blocks, scatter_blocks
 
@@ -72,16 +69,3 @@ def test_places_past_two_gigabytes_are_reached() -> None:
 
     assert (staging[0, 0] == 7).all()
     assert (staging[0, 1] == 0).all()
-
-
-def test_staged_moves_bring_back_what_they_took() -> None:
-    pool = _pool(64)
-    before = pool.clone()
-    moves = StagedMoves(pool, Kernels.triton(), nullcontext)
-    out = torch.empty(2, 2, NUM_LAYERS, 64, dtype=torch.uint8)
-
-    moves.gather(torch.tensor([3, 0]), out)
-    moves.scatter(torch.tensor([1, 5]), out)
-
-    assert torch.equal(out, before[:, :, [3, 0]].permute(2, 0, 1, 3))
-    assert torch.equal(pool, before[:, :, [0, 3, 2, 3, 4, 0]])
