@@ -6,7 +6,7 @@ there the order of additions may decide, and does so without any cache.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from engine.cache_messages import Moved, Park
@@ -115,8 +115,5 @@ class SmallRunner:
     """The same runner, of which only the first blocks may be used."""
 
     def __init__(self, runner: ModelRunner, num_blocks: int) -> None:
-        self.info = type(runner.info)(
-            **{name: getattr(runner.info, name) for name in runner.info.__struct_fields__}
-            | {"num_blocks": num_blocks}
-        )
+        self.info = replace(runner.info, num_blocks=num_blocks)
         self.run = runner.run
