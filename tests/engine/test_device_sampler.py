@@ -76,7 +76,7 @@ def test_mixed_rows_and_prompts_are_told_as_the_host_tells_them() -> None:
         sequence(temperature=0.0, logprobs=3, logit_bias={7: 9.0}),
         sequence(drawn=(4, 4), temperature=0.0, frequency_penalty=0.5, beam=BeamParams(width=2), logprobs=6),
         sequence(temperature=1.3, seed=3, logprobs=0),
-        sequence(drawn=(9,), temperature=0.0, beam=BeamParams(width=4)),
+        sequence(drawn=(9,), temperature=3.0, seed=2, beam=BeamParams(width=4)),
         sequence(temperature=5.0, top_k=1, logprobs=20, repetition_penalty=1.2),
         Row(sequence(temperature=0.9, seed=8, presence_penalty=1.0).sequence, (5, 6)),
     ]

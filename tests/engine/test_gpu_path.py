@@ -1,10 +1,11 @@
 """The engine over the GPU's operations, recordings and sampler included: the CPU's answers, one wait a step.
 
-Triton's kernels run in its interpreter, what runs again stands for a recorded graph, and `other_device.py`
-for the device. Draws that filters cut are compared where one token is left: which of several a number draws
-may differ.
+Without a GPU Triton's kernels run in its interpreter, what runs again stands for a recorded graph, and
+`other_device.py` for the device. Draws that filters cut are compared where one token is left: which of
+several a number draws may differ.
 """
 
+import warnings
 from array import array
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 
 from engine.batch import Batch
 from engine.core import EngineCore
-from engine.graphs import Forward, GraphedDecoder
+from engine.graphs import Forward, GraphedDecoder, Record, record_graph
 from engine.info import EngineInfo
 from engine.kv_pool import KVPool
 from engine.messages import Accepted, Submit, TokenEvents, TokenLogprob
@@ -54,7 +55,7 @@ class Told:
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
 
-def core_over(decoder: Forward, pool: KVPool, sampler: Sampler, *, is_recorded: bool) -> EngineCore:
+def core_over(decoder: Forward, pool: KVPool, sampler: Sampler, record: Record | None = None) -> EngineCore:
     """A small pool full of NaN, so that some sequences give way, and steps that mix prompts and answers."""
     for tensor in (pool.keys, pool.values):
         tensor.fill_(torch.nan)
@@ -68,8 +69,8 @@ def core_over(decoder: Forward, pool: KVPool, sampler: Sampler, *, is_recorded: 
         dtype="float32",
     )
     graphs = None
-    if is_recorded:
-        graphs = GraphedDecoder(decoder, pool, max_sequences=4, max_context=512, record=record_eagerly)
+    if record is not None:
+        graphs = GraphedDecoder(decoder, pool, max_sequences=4, max_context=512, record=record)
     runner = ModelRunner(info, decoder, pool, sampler=sampler, graphs=graphs)  # type: ignore[arg-type]
     return EngineCore(runner, Limits(max_batch_tokens=96, max_sequences=4))
 
@@ -78,7 +79,18 @@ def core_on_cpu(folder: Path) -> EngineCore:
     model, weights = load(str(folder), torch.float32)
     kernels = Kernels.reference()
     pool = KVPool(model, 40, 16, dtype=torch.float32, device=torch.device("cpu"), operations=kernels)
-    return core_over(Decoder(model, weights, kernels), pool, HostSampler(), is_recorded=False)
+    return core_over(Decoder(model, weights, kernels), pool, HostSampler())
+
+
+@torch.inference_mode()
+def core_on_gpu(folder: Path) -> EngineCore:
+    model, weights = load(str(folder), torch.float32)
+    kernels, device = Kernels.triton(), torch.device("cuda")
+    decoder = Decoder(model, {name: tensor.to(device) for name, tensor in weights.items()}, kernels)
+    pool = KVPool(model, 40, 16, dtype=torch.float32, device=device, operations=kernels)
+    assert kernels.sampling is not None
+    sampler = DeviceSampler(kernels.sampling, model.vocab_size)
+    return core_over(decoder, pool, sampler, record_graph(torch.cuda.graph_pool_handle()))
 
 
 class Away:
@@ -112,7 +124,7 @@ def core_on_other_device(watch: Watch, folder: Path) -> EngineCore:
         adjust_logits=watch.on_device(kernels.sampling.adjust_logits),
         sample=watch.on_device(kernels.sampling.sample),
     )
-    return core_over(decoder, pool, DeviceSampler(sampling, model.vocab_size), is_recorded=True)
+    return core_over(decoder, pool, DeviceSampler(sampling, model.vocab_size), record_eagerly)
 
 
 def answers(core: EngineCore) -> dict[tuple[str, int], Told]:
@@ -155,6 +167,7 @@ def assert_alike(found: dict[tuple[str, int], Told], expected: dict[tuple[str, i
                 )
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU's own test runs")
 @pytest.mark.parametrize("family", ["llama", "qwen3"])  # the latter norms heads
 def test_the_gpus_path_says_what_the_cpus_says_and_waits_once_a_step(family: str, tmp_path: Path) -> None:
     folder = write_checkpoint(random_model(family, max_position_embeddings=512), tmp_path)
@@ -172,3 +185,23 @@ def test_the_gpus_path_says_what_the_cpus_says_and_waits_once_a_step(family: str
     assert core.scheduler.counters.num_cached_tokens > len(SHARED)
     assert {wait.split(":")[0] for wait in watch.waits} == {"copy to the host at engine/transfer.py"}
     assert len(watch.waits) == core.stats().num_steps
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_a_gpu_says_what_the_cpu_says_and_is_waited_for_once_a_step(family: str, tmp_path: Path) -> None:
+    folder = write_checkpoint(random_model(family, max_position_embeddings=512), tmp_path)
+    expected = answers(core_on_cpu(folder))
+    answers(core_on_gpu(folder))  # compiles what runs
+    core = core_on_gpu(folder)
+
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as waits:
+            warnings.simplefilter("always")
+            found = answers(core)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+    assert_alike(found, expected)
+    assert sum("synchronizing" in str(wait.message) for wait in waits) == core.stats().num_steps

@@ -145,6 +145,29 @@ def test_a_step_of_copies_alone_draws_nothing(runner: ModelRunner) -> None:
     assert runner.run(Step((), (copy,))) == StepResult(())
 
 
+def _weighed(runner: ModelRunner, chunk: int) -> list[tuple[int, float | None]]:
+    """What each token of a prompt is worth, computed in pieces beside a stranger."""
+    tokens = [(5 * place + 3) % 101 for place in range(150)]
+    told: list[tuple[int, float | None]] = []
+    for start in range(0, len(tokens), chunk):
+        asked, stranger = make_sequence(tokens, [*range(10)]), make_sequence([1, 2, 3], [10])
+        asked.sampling = replace(asked.sampling, prompt_logprobs=0)
+        span = Span(asked, start, min(start + chunk, len(tokens)))
+        _, result = runner.run(Step((Span(stranger, 0, 3), span))).spans
+        told += [(draw.token_id, draw.logprob) for draw in result.prompt_logprobs]
+    assert [token_id for token_id, _ in told] == tokens[1:]
+    return told
+
+
+def test_a_prompt_is_weighed_alike_whole_and_in_parts(tmp_path: Path) -> None:
+    folder = write_checkpoint(random_model("llama"), tmp_path)
+    runner = load_runner(EngineConfig(model=str(folder), dtype="float32", kv_bytes=1_000_000))
+
+    whole = [logprob for _, logprob in _weighed(runner, 150)]
+
+    assert whole == pytest.approx([logprob for _, logprob in _weighed(runner, 40)], abs=1e-4)
+
+
 def test_the_pool_fits_the_bytes_that_were_given(tmp_path: Path) -> None:
     folder = write_checkpoint(random_model("llama"), tmp_path)
 

@@ -122,8 +122,9 @@ def test_layers_go_in_their_order_and_the_bus_carries_one_part_while_a_kernel_wo
     assert seen[0][2], "the second part's copy was asked for before the first part's kernel ran"
 
 
-def test_blocks_are_read_and_written_after_what_steps_were_asked_for() -> None:
-    pool, machine = make_pool(), Machine()
+@pytest.mark.parametrize("seed", range(10))
+def test_blocks_are_read_and_written_after_what_steps_were_asked_for(seed: int) -> None:
+    pool, machine = make_pool(), Machine(seed)
     machine.steps.ask(lambda: pool[:, :, 3].fill_(7))
     out = torch.zeros(1, 2, 7, 48, dtype=torch.uint8)
     moves_of(pool, machine).gather((torch.tensor([3]), out))

@@ -59,7 +59,7 @@ def test_nobody_waits_for_what_is_sent() -> None:
 
 
 def test_all_that_is_fetched_is_waited_for_once() -> None:
-    column = torch.arange(6.0).view(1, 6)[:, 0]  # one number, six from the next one
+    column = torch.full((1, 6), 3.5)[:, 0]  # one number, six from the next one
     with watched() as watch:
         found = fetch([put(tensor) for tensor in (*TENSORS, column, column.bfloat16().view(torch.int16))])
 
