@@ -44,7 +44,8 @@ class Launches:
 
 def _jit_functions() -> Iterator[Any]:
     for module in kernel_modules():
-        yield from (each for each in vars(module).values() if hasattr(each, "add_pre_run_hook"))
+        found = (each for each in vars(module).values() if not isinstance(each, type))
+        yield from (each for each in found if hasattr(each, "add_pre_run_hook"))
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,10 @@
 """How much may be stored, told and asked for: what is too much is refused by name, and costs nobody else."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from gateway.conversation.prompt import Prompts
@@ -103,7 +103,7 @@ def test_what_can_never_be_a_prompt_is_not_tokenized(
     bounded: Stored, engine: ScriptedEngine, counting: Counting
 ) -> None:
     path = f"{SESSIONS}/{bounded.new(messages=user('x' * 4300) * 4)['id']}"
-    before, engine.info = engine.info, msgspec.structs.replace(engine.info, context_length=64)
+    before, engine.info = engine.info, replace(engine.info, context_length=64)
     counting.num_characters = 0
 
     told = bounded.alice.get(path).json()
@@ -126,7 +126,7 @@ def test_of_a_session_that_has_become_too_long_a_beginning_is_forgotten(
 ) -> None:
     session = bounded.new(messages=user("a") + user("x" * 190) * 20)
     chat(bounded.alice, session_id=session["id"])
-    before, engine.info = engine.info, msgspec.structs.replace(engine.info, context_length=64)
+    before, engine.info = engine.info, replace(engine.info, context_length=64)
     counting.num_characters = 0
 
     gone = bounded.alice.delete(f"{SESSIONS}/{session['id']}")
