@@ -22,6 +22,7 @@ from engine.connection import EngineConnection
 from engine.errors import EngineDied, EngineError, EngineStopping
 from engine.event_stream import Events
 from engine.messages import EngineConfig, EngineInfo, EngineStats, Submit
+from engine.vocabulary import Vocabulary, write_vocabulary
 
 __all__ = ["Engine", "EngineProcess", "Events"]
 
@@ -107,9 +108,14 @@ class Engine(Protocol):
 class EngineProcess:
     """An engine in a child process, replaced when it dies. Implements Engine; use as `async with`."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        self._config = config
+    def __init__(self, config: EngineConfig, vocabulary: Vocabulary | None = None) -> None:
+        """Without a vocabulary no answer can be held to a grammar."""
         self._folder = Path(tempfile.mkdtemp(prefix="stemma-"))  # only this user can enter it
+        if vocabulary is not None:
+            path = self._folder / "vocabulary"
+            write_vocabulary(vocabulary, path)
+            config = msgspec.structs.replace(config, vocabulary=str(path))
+        self._config = config
         self._info: EngineInfo | None = None
         self._num_starts = 0
         self._process: asyncio.subprocess.Process | None = None

@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 from engine.cache_service import CacheService, report_of
 from engine.errors import RequestRefused
+from engine.grammars import Grammars
 from engine.lookahead import Lookahead
 from engine.messages import (
     Abort,
@@ -88,6 +89,7 @@ class EngineCore:
         stepper: Stepper | None = None,
         pace: StepPace | None = None,
         lookahead: Lookahead | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         """Without `pace`, a step may compute all that `limits` allow. Raises ValueError when the tenants'
         floors leave no room for a request.
@@ -95,6 +97,7 @@ class EngineCore:
         info, options = runner.info, options or CoreOptions()
         self.info = info
         self._clock = clock
+        self._grammars = grammars
         self._stepper = stepper or InlineStepper(runner.run)
         self._rates = _swap_rates(info, tiers, options)
         self.cache, ages = _assemble(info, tiers, options, self._rates, clock())
@@ -147,11 +150,14 @@ class EngineCore:
         return self._traffic is not None and self._traffic.is_erasing
 
     def submit(self, message: Submit) -> Accepted | Refused:
-        """Queue a request, or say why it cannot run, or not now."""
+        """Queue a request, or say why it cannot run, or not now. One whose grammar has not been prepared
+        keeps everything waiting until it is.
+        """
         prompt = array("i")
         try:
             prompt.frombytes(message.prompt)
             self._check(prompt, message)
+            self.prepare(message)
             if self.scheduler.admission.is_full(account_of(message.namespace), len(prompt)):
                 return self._refuse_full(message)
             self.scheduler.add(
@@ -167,6 +173,17 @@ class EngineCore:
         except (RequestRefused, ValueError) as error:
             return Refused(message.request_id, str(error), "refused")
         return Accepted(message.request_id)
+
+    def prepare(self, message: Submit) -> None:
+        """Compile a request's grammar, which may take long; from any thread. Raises ValueError for one that
+        cannot be followed, RequestRefused where there are none.
+        """
+        grammar = message.sampling.grammar
+        if grammar is None:
+            return
+        if self._grammars is None:
+            raise RequestRefused("this engine was started without a vocabulary, which grammars need")
+        self._grammars.prepare(grammar)
 
     def abort(self, message: Abort) -> None:
         """Forget a request, or one of its choices."""
@@ -239,9 +256,10 @@ class EngineCore:
             ]
         ended = self._clock()
         self._note_time(step, ended - started)
+        refused = self._give_up(step, result, ended)
         outcomes = self.scheduler.apply(step, result, ended)
         self._statistics.note_step()
-        return [TokenEvents([_to_event(outcome) for outcome in outcomes])] if outcomes else []
+        return [*refused, *([TokenEvents([_to_event(outcome) for outcome in outcomes])] if outcomes else [])]
 
     def stats(self) -> EngineStats:
         """The figures as of the last step."""
@@ -251,6 +269,17 @@ class EngineCore:
         """Let go of the colder tiers."""
         if self._traffic is not None:
             self._traffic.close()
+
+    def _give_up(self, step: Step, result: StepResult, now: float) -> list[FromEngine]:
+        """End the requests of which a sequence cannot go on."""
+        failures = {
+            span.sequence.request_id: brought.failure
+            for span, brought in zip(step.spans, result.spans, strict=True)
+            if brought.failure is not None
+        }
+        for request_id in failures:
+            self.scheduler.abort(request_id, None, now)
+        return [Refused(request_id, failure, "refused") for request_id, failure in failures.items()]
 
     def _note_time(self, step: Step, seconds: float) -> None:
         if self._has_pace:
@@ -301,6 +330,8 @@ class EngineCore:
         counts = [each for each in (sampling.logprobs, sampling.prompt_logprobs) if each is not None]
         if any(not 0 <= count <= MAX_TOP_LOGPROBS for count in counts):
             raise RequestRefused(f"log-probabilities are told of 0 to {MAX_TOP_LOGPROBS} tokens at a place")
+        if sampling.grammar is not None and (sampling.beam is not None or sampling.min_tokens):
+            raise RequestRefused("a grammar goes neither with a search nor with a least number of tokens")
         beam = sampling.beam
         if beam is not None and not (1 <= beam.width <= MAX_BEAM_WIDTH and abs(beam.length_penalty) <= 10):
             raise RequestRefused(

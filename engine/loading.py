@@ -6,6 +6,7 @@ step pays for it.
 
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ import torch
 from tqdm import tqdm
 
 from engine.batch import blank_batch
+from engine.constraints import Constraints
 from engine.device_memory import bytes_left, measure_use
 from engine.disk_store import DiskStore, record_bytes
 from engine.fingerprint import fingerprint
@@ -32,6 +34,7 @@ from engine.sampling.host_sampler import HostSampler
 from engine.sampling.rows import demanding_row
 from engine.sampling.sampler import Sampler
 from engine.speculation.load import load_draft, make_proposer
+from engine.vocabulary import read_vocabulary
 from engine.weights import load
 from kernels import Kernels
 from kernels.byte_cache import HEAD_MULTIPLE, takes_bytes
@@ -103,7 +106,14 @@ def load_runner(config: EngineConfig) -> ModelRunner:
     proposer = make_proposer(config, draft, pool, kernels, sampler)
     graphs = _record(decoder, pool, config, info) if config.device == "cuda" else None
     return ModelRunner(
-        info, decoder, pool, sampler=sampler, fingerprint=mark, proposer=proposer, graphs=graphs
+        info,
+        decoder,
+        pool,
+        sampler=sampler,
+        fingerprint=mark,
+        proposer=proposer,
+        graphs=graphs,
+        grammars=_grammars(config, info),
     )
 
 
@@ -144,6 +154,12 @@ def load_tiers(config: EngineConfig, runner: ModelRunner) -> ColderTiers | None:
         num_damaged=disk.num_damaged if disk else 0,
         prefill_rate=_MEASURED_PROMPT / runner.measure_steps((_MEASURED_PROMPT,))[_MEASURED_PROMPT],
     )
+
+
+def _grammars(config: EngineConfig, info: EngineInfo) -> Constraints | None:
+    if config.vocabulary is None:
+        return None
+    return Constraints(partial(read_vocabulary, Path(config.vocabulary)), info.vocab_size)
 
 
 def _take_host(config: EngineConfig, pool: KVPool) -> HostPool:

@@ -52,6 +52,7 @@ def load_core(
         stepper=make_stepper(runner.run),
         pace=pace,
         lookahead=lookahead,
+        grammars=runner.grammars,
     )
 
 

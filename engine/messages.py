@@ -41,6 +41,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: str  # a GGUF file, or a folder with config.json and safetensors
     device: Literal["cpu", "cuda"] = "cpu"
     dtype: Literal["bfloat16", "float32"] = "bfloat16"  # of weights, activations and KV
+    vocabulary: str | None = None  # a file of `engine.vocabulary`; without one there are no grammars
     block_size: int = 16  # token slots
     kv_bytes: int = 1 << 30
     memory_utilization: float | None = None  # of a GPU's memory, all together; takes the place of kv_bytes

@@ -13,12 +13,14 @@ from typing import NamedTuple, Protocol
 import torch
 
 from engine.batch import blank_batch, build_batch
+from engine.grammars import Grammars
 from engine.graphs import Forward, GraphedDecoder
 from engine.info import EngineInfo
 from engine.kv_pool import KVPool
 from engine.models.decoder import Decoder
 from engine.sampling.rows import Row
 from engine.sampling.sampler import Sampler, Weighed
+from engine.sequence import Sequence as TokenSequence
 from engine.speculation.draft import DraftProposer
 from engine.step import Draw, Span, SpanResult, Step, StepResult
 
@@ -63,11 +65,13 @@ class ModelRunner:
         fingerprint: bytes = b"",
         proposer: Proposer | None = None,
         graphs: GraphedDecoder | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self.info = info
         self.pool = pool
         self.sampler = sampler
         self.fingerprint = fingerprint
+        self.grammars = grammars
         self._decoder = decoder
         self._forward: Forward = graphs or decoder
         self.proposal_seconds = 0.0  # what one proposed token costs beside its verification
@@ -88,15 +92,18 @@ class ModelRunner:
         if not step.spans:
             return StepResult(())
         proposed = self._propose(step)
+        rows = list(_rows(step.spans, proposed))
+        finding = None if self.grammars is None else self.grammars.begin(rows)
         batch = build_batch(step.spans, self.pool.block_size, self._device, proposed)
         hidden = self._forward.forward(batch, self.pool)
+        logits = self._logits(hidden, batch.drawing_rows)
         pieces = list(_pieces(step.spans, proposed))
+        allowed = None if finding is None else finding.result()
         draws, told = self.sampler.sample(
-            self._logits(hidden, batch.drawing_rows),
-            list(_rows(step.spans, proposed)),
-            (self._weigh(piece, hidden) for piece in pieces),
+            logits, rows, (self._weigh(piece, hidden) for piece in pieces), allowed=allowed
         )
-        return StepResult(tuple(_results(step.spans, proposed, draws, _by_span(pieces, told))))
+        failures = {} if allowed is None else allowed.failures
+        return StepResult(tuple(_results(step.spans, proposed, draws, _by_span(pieces, told), failures)))
 
     @torch.inference_mode()
     def measure_steps(self, sizes: Sequence[int]) -> dict[int, float]:
@@ -171,12 +178,16 @@ def _results(
     proposed: Sequence[list[int]],
     draws: Sequence[Draw],
     weighed: Mapping[Span, list[Draw]],
+    failures: Mapping[TokenSequence, str],
 ) -> Iterator[SpanResult]:
     """draws: of all rows, in their order."""
     left = iter(draws)
     for span, ahead in zip(spans, proposed, strict=True):
         verified = _verified(list(islice(left, len(ahead) + 1)), ahead) if span.draws else ()
-        yield SpanResult(verified, len(ahead), tuple(weighed.get(span, ())))
+        failure = failures.get(span.sequence)
+        yield SpanResult(
+            () if failure else verified, len(ahead), tuple(weighed.get(span, ())), failure=failure
+        )
 
 
 def _verified(draws: list[Draw], proposed: list[int]) -> tuple[Draw, ...]:

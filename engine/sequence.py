@@ -59,6 +59,7 @@ class SamplingParams:
     beam: BeamParams | None = None  # set: nothing is drawn, and temperature and filters say nothing
     min_tokens: int = 0  # stop tokens cannot be drawn before this many
     stop_token_ids: tuple[int, ...] = ()  # drawing one ends the sequence; end-of-text ids are among them
+    grammar: str | None = None  # that an answer follows: see engine/constraints.py
     seed: int = 0  # with choice and position it fixes every draw; any value of 64 bits, unsigned
 
 

@@ -8,6 +8,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import msgspec
@@ -60,6 +61,15 @@ class _Owner:
     num_open: int  # choices
 
 
+@dataclass(frozen=True, slots=True)
+class _Preparation:
+    """A request that is not the core's yet."""
+
+    client: bytes
+    message: Submit
+    compiling: Future[None]
+
+
 class EngineService:
     """Carries messages between an EngineCore and the clients of one ROUTER socket."""
 
@@ -84,6 +94,8 @@ class EngineService:
         self._socket = socket
         self._owners: dict[str, _Owner] = {}  # by the ids of their requests
         self._errands: list[tuple[bytes, Errand]] = []  # parks and prefetches that go on, and who waits
+        self._preparing: dict[str, _Preparation] = {}  # requests whose grammars are compiled
+        self._compiler = ThreadPoolExecutor(1, "compiler")
         self._to_forget: list[tuple[bytes, Forget]] = []
         self._forgotten: list[tuple[bytes, Forgotten]] = []  # told when the disk has forgotten, too
         self._settlers: list[tuple[bytes, int]] = []  # who waits until nothing moves
@@ -97,6 +109,7 @@ class EngineService:
         while not should_stop.is_set():
             is_busy = self._core.has_work or self._core.is_moving
             self._receive(timeout_ms=self._patience_ms())
+            self._submit_prepared()
             num_idle_polls = 0 if is_busy else num_idle_polls + 1
             if num_idle_polls == _POLLS_TO_REST:
                 self._on_rest()
@@ -131,7 +144,7 @@ class EngineService:
             return 0 if self._core.is_step_done else _STEP_POLL_MS
         if self._core.has_work:
             return 0
-        return _MOVING_POLL_MS if self._core.is_moving else _IDLE_POLL_MS
+        return _MOVING_POLL_MS if self._core.is_moving or self._preparing else _IDLE_POLL_MS
 
     def _receive(self, timeout_ms: int) -> None:
         """Handle every message that is there; wait for the first one."""
@@ -152,12 +165,13 @@ class EngineService:
         match message:
             case Hello():
                 self._send(client, Ready(self._core.info))
+            case Submit() if message.sampling.grammar is not None:
+                self._prepare(client, message)
             case Submit():
-                answer = self._core.submit(message)
-                if isinstance(answer, Accepted):
-                    self._owners[message.request_id] = _Owner(client, message.num_choices)
-                self._send(client, answer)
+                self._submit(client, message)
             case Abort():
+                if message.choice is None:
+                    self._preparing.pop(message.request_id, None)
                 self._core.abort(message)
                 if message.choice is None:
                     self._owners.pop(message.request_id, None)
@@ -167,6 +181,26 @@ class EngineService:
                 self._watch(client, message.is_on)
             case _:
                 self._answer(client, message)
+
+    def _prepare(self, client: bytes, message: Submit) -> None:
+        """Compile a request's grammar beside everything else; then it is submitted."""
+        if message.request_id in self._preparing:
+            self._send(client, Refused(message.request_id, "a request of this id waits already", "refused"))
+            return
+        compiling = self._compiler.submit(self._core.prepare, message)
+        self._preparing[message.request_id] = _Preparation(client, message, compiling)
+
+    def _submit_prepared(self) -> None:
+        done = [each for each in self._preparing.values() if each.compiling.done()]
+        for each in done:
+            del self._preparing[each.message.request_id]
+            self._submit(each.client, each.message)  # which refuses what could not be compiled
+
+    def _submit(self, client: bytes, message: Submit) -> None:
+        answer = self._core.submit(message)
+        if isinstance(answer, Accepted):
+            self._owners[message.request_id] = _Owner(client, message.num_choices)
+        self._send(client, answer)
 
     def _answer(self, client: bytes, message: CacheMessage) -> None:
         """What is asked of the cache: answered at once, or by an errand."""

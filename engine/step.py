@@ -75,6 +75,7 @@ class SpanResult:
     draws: tuple[Draw, ...] = ()
     num_proposed: int = 0
     prompt_logprobs: tuple[Draw, ...] = ()  # of the prompt's tokens at start + 1 to end, when asked for
+    failure: str | None = None  # why the sequence's request cannot go on; then nothing was drawn
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 The order of the checks is the routes' own; nothing here reaches the engine.
 """
 
+import asyncio
 import secrets
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ from gateway.auth import principal_of
 from gateway.choice import Choice
 from gateway.conversation.stop import StopMatcher, StopStrings
 from gateway.errors import InvalidRequest
+from gateway.grammars import whole
 from gateway.prefix_trace import trace_of
 from gateway.record import RequestRecord, record_of
 from gateway.reply import Reply
@@ -20,6 +22,7 @@ from gateway.services import Services
 from gateway.wire.body import require_json
 from gateway.wire.form import Head
 from gateway.wire.sampling import answer_limit, to_sampling_params
+from gateway.wire.structure import structure_part
 from gateway.wire.text_request import TextRequest
 
 __all__ = ["Intake"]
@@ -47,6 +50,11 @@ class Intake:
         self._services.catalog.require(parsed.model)
         self._services.require_engine()
 
+    async def grammar(self, text: TextRequest) -> str | None:
+        """What every answer must follow. Raises InvalidRequest."""
+        part = await asyncio.to_thread(structure_part, text) if text.structure_fields else None
+        return None if part is None else whole(part)
+
     def submit(
         self,
         text: TextRequest,
@@ -56,6 +64,7 @@ class Intake:
         namespace: bytes,
         prompt_field: str,
         persists: bool = False,
+        grammar: str | None = None,
     ) -> Submit:
         """One prompt (packed int32 ids) with all that the request wishes. Raises InvalidRequest."""
         info = self._services.engine.info
@@ -68,6 +77,7 @@ class Intake:
             vocab_size=info.vocab_size,
             end_token_ids=self._services.prompts.end_token_ids,
             fresh_seed=lambda: secrets.randbits(64),
+            grammar=grammar,
         )
         return Submit(
             request_id=request_id,

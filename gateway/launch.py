@@ -45,7 +45,7 @@ async def run_server(settings: Settings, model_path: Path, listener: socket.sock
     """Serve on a bound socket until a signal. Raises CannotServe, EngineError and WorkFailed."""
     prompts = _load_prompts(settings, model_path)
     namespaces = _load_namespaces(settings)
-    engine = EngineProcess(settings.engine_config(model_path, namespaces.account))
+    engine = EngineProcess(settings.engine_config(model_path, namespaces.account), prompts.vocabulary())
     async with _usage_log(settings, metrics := Metrics()) as usage:
         services = Services(
             engine=engine,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from engine.sampling.allowed import Allowed, forbid_others
 from engine.sampling.edits import edits_of
 from engine.sampling.logprobs import Found, find, find_best, tell
 from engine.sampling.rows import Row, numbers_of
@@ -58,13 +59,22 @@ class DeviceSampler:
             )
         self._operations = operations
 
-    def sample(self, logits: torch.Tensor, rows: Sequence[Row], weighed: Iterable[Weighed] = ()) -> Sampled:
+    def sample(
+        self,
+        logits: torch.Tensor,
+        rows: Sequence[Row],
+        weighed: Iterable[Weighed] = (),
+        *,
+        allowed: Allowed | None = None,
+    ) -> Sampled:
         """As `Sampler` has it."""
         reported = [place for place, row in enumerate(rows) if row.is_reported]
         searched = [place for place, row in enumerate(rows) if row.is_searched]
         asked = _send(rows, reported, searched, logits)
         reports = []
         own = torch.log_softmax(logits[asked.reported], dim=-1) if reported else None
+        if allowed is not None:
+            forbid_others(logits, allowed)
         self._adjust(logits, asked)
         if searched:
             counts = [rows[place].num_best for place in searched]

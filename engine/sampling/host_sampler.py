@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from engine.sampling.allowed import Allowed, forbid_others
 from engine.sampling.filters import keep_best
 from engine.sampling.logprobs import find, find_best, tell
 from engine.sampling.penalties import adjust_logits
@@ -21,10 +22,19 @@ __all__ = ["HostSampler"]
 class HostSampler:
     """Samples in plain torch, whatever fits each row."""
 
-    def sample(self, logits: torch.Tensor, rows: Sequence[Row], weighed: Iterable[Weighed] = ()) -> Sampled:
+    def sample(
+        self,
+        logits: torch.Tensor,
+        rows: Sequence[Row],
+        weighed: Iterable[Weighed] = (),
+        *,
+        allowed: Allowed | None = None,
+    ) -> Sampled:
         """As `Sampler` has it."""
         reported = [place for place, row in enumerate(rows) if row.is_reported]
         logprobs = torch.log_softmax(logits[reported], dim=-1) if reported else None
+        if allowed is not None:
+            forbid_others(logits, allowed)
         token_ids = self.draw_tokens(logits, rows) if rows else []
         draws = [Draw(token_id) for token_id in token_ids]
         if logprobs is not None:

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from engine.sampling.allowed import Allowed
 from engine.sampling.rows import Row
 from engine.step import Draw
 
@@ -34,8 +35,16 @@ class Sampled(NamedTuple):
 class Sampler(Protocol):
     """Draws tokens. One thread calls it."""
 
-    def sample(self, logits: torch.Tensor, rows: Sequence[Row], weighed: Iterable[Weighed] = ()) -> Sampled:
-        """Draw a token for each row. logits: [num_rows, vocab] float32, overwritten.
+    def sample(
+        self,
+        logits: torch.Tensor,
+        rows: Sequence[Row],
+        weighed: Iterable[Weighed] = (),
+        *,
+        allowed: Allowed | None = None,
+    ) -> Sampled:
+        """Draw a token for each row. logits: [num_rows, vocab] float32, overwritten. What is not `allowed` is
+        not drawn.
 
         For a beam search nothing is drawn: the token is the likeliest one, and `top` holds what could follow,
         twice as many as there are hypotheses, weighed after penalties.

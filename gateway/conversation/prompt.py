@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from engine.vocabulary import Vocabulary
 from gateway.conversation.answers import Answer, Opening, answers_in
 from gateway.conversation.detokenizer import Detokenizer
 from gateway.conversation.messages import Message
@@ -89,6 +90,16 @@ class Prompts:
         Safe to call for every answer; says whether the ids stand for the text and were kept.
         """
         return self._transcripts.record(prompt.tenant, prompt.rendering, text=text, ids=ids)
+
+    def vocabulary(self) -> Vocabulary:
+        """The model's tokens, as the engine must know them to hold answers to grammars."""
+        tokenizer = self.tokenizer
+        names = {i: text for text, i in tokenizer.special_tokens.items() if i in tokenizer.control_ids}
+        return Vocabulary(
+            tokens=[tokenizer.decode_bytes(token_id) for token_id in range(tokenizer.vocab_size)],
+            control_names=names,
+            end_token_ids=list(self.end_token_ids),
+        )
 
     def detokenizer(self) -> Detokenizer:
         """A fresh one, for one choice."""

@@ -113,6 +113,7 @@ class ChatRoute:
             drawn=None if turn is None else turn.history.drawn,
         )
         check_told(chat, len(prompt.ids))
+        grammar = await self.intake.grammar(chat)
         completion_id = f"chatcmpl-{secrets.token_hex(12)}"
         submit = self.intake.submit(
             chat,
@@ -121,6 +122,7 @@ class ChatRoute:
             namespace=namespace,
             prompt_field="messages",
             persists=turn is not None,
+            grammar=grammar,
         )
         explain = partial(self.explainer.explain, prompt=prompt, messages=messages, namespace=namespace)
 

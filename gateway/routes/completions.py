@@ -79,6 +79,7 @@ class CompletionsRoute:
             with_logprobs=asked.logprobs is not None,
         )
         check_told(asked, sum(len(prompt.ids) for prompt in made))
+        grammar = await self.intake.grammar(asked)
         completion_id = f"cmpl-{secrets.token_hex(12)}"
         generations = []
         for place, prompt in enumerate(made):
@@ -88,6 +89,7 @@ class CompletionsRoute:
                 request_id=f"{completion_id}-{place}",
                 namespace=namespace,
                 prompt_field="prompt",
+                grammar=grammar,
             )
             choices = self.intake.choices(
                 asked,

@@ -89,6 +89,7 @@ def check_common(request: TextRequest) -> None:
     _check_logit_bias(request.logit_bias or {})
     _check_pairs(request)
     _check_beams(request)
+    _check_structure(request)
     at_most(len(request.stop_token_ids or ()), MAX_STOP_TOKEN_IDS, "stop_token_ids", "ids")
     if request.cache_salt is not None and not 0 < len(request.cache_salt) <= MAX_SALT_CHARACTERS:
         raise InvalidRequest(
@@ -132,6 +133,22 @@ def _check_logit_bias(biases: dict[str, float]) -> None:
             raise InvalidRequest(
                 f"logit_bias of token {token} must be between -100 and 100.", param="logit_bias"
             )
+
+
+def _check_structure(request: TextRequest) -> None:
+    """Raise InvalidRequest for what says two things at once, or goes with nothing of the kind."""
+    said = request.structure_fields
+    if len(said) > 1:
+        raise InvalidRequest(f"{said[0]} and {said[1]} exclude each other; send one of them.", param=said[1])
+    if not said:
+        return
+    for name, is_there in (
+        ("use_beam_search", bool(request.use_beam_search)),
+        ("min_tokens", bool(request.min_tokens)),
+        ("ignore_eos", bool(request.ignore_eos)),
+    ):
+        if is_there:
+            raise InvalidRequest(f"{name} is not served beside {said[0]}; leave one of them out.", param=name)
 
 
 def _check_pairs(request: TextRequest) -> None:

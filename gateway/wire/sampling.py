@@ -64,8 +64,12 @@ def to_sampling_params(
     vocab_size: int,
     end_token_ids: Sequence[int],
     fresh_seed: Callable[[], int],
+    grammar: str | None = None,
 ) -> SamplingParams:
-    """The engine's sampling parameters. Raises InvalidRequest for ids outside the vocabulary."""
+    """The engine's sampling parameters. `grammar` is what the answer must follow.
+
+    Raises InvalidRequest for ids outside the vocabulary.
+    """
     stop_ids = _known_ids(request.stop_token_ids or (), vocab_size, "stop_token_ids")
     biased = _known_ids([int(token) for token in request.logit_bias or ()], vocab_size, "logit_bias")
     ends = () if request.ignore_eos else tuple(end_token_ids)
@@ -84,6 +88,7 @@ def to_sampling_params(
         beam=request.beam,
         min_tokens=request.min_tokens or 0,
         stop_token_ids=tuple(dict.fromkeys((*ends, *stop_ids))),
+        grammar=grammar,
         seed=(fresh_seed() if request.seed is None else request.seed) & _UINT64_MASK,
     )
 

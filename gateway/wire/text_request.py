@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from engine.sequence import BeamParams
 from gateway.wire.cache_hints import CacheField, CacheHints
+from gateway.wire.structure_fields import ResponseFormat, StructuredOutputs
 
 __all__ = ["StreamOptions", "TextRequest"]
 
@@ -66,6 +67,12 @@ class TextRequest(BaseModel):
     repetition_penalty: float | None = None
     logit_bias: Annotated[dict[str, float] | None, FailFast()] = None
     prompt_logprobs: int | None = None
+    # how the answer must read; at most one of them
+    response_format: ResponseFormat | None = None
+    regex: str | None = None
+    choice: Annotated[list[str] | None, FailFast()] = None
+    grammar: str | None = None
+    structured_outputs: StructuredOutputs | None = None
     # how to search instead
     use_beam_search: bool | None = None
     beam_width: int | None = None
@@ -92,6 +99,17 @@ class TextRequest(BaseModel):
     def cache_hints(self) -> CacheHints:
         """The wishes of the cache, none of them by default."""
         return self.cache if self.cache is not None else CacheHints()
+
+    @property
+    def structure_fields(self) -> list[str]:
+        """Those that say how the answer must read."""
+        asked, outputs = self.response_format, self.structured_outputs
+        said = [] if asked is None or asked.type == "text" else ["response_format"]
+        said += [name for name in ("regex", "choice", "grammar") if getattr(self, name) is not None]
+        if outputs is not None:
+            told = outputs.model_dump(by_alias=True)
+            said += [f"structured_outputs.{name}" for name, value in told.items() if value is not None]
+        return said
 
     @property
     def wants_usage_chunk(self) -> bool:

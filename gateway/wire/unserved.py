@@ -17,14 +17,11 @@ Unserved = Mapping[str, tuple[object, ...]]  # by field, the values that say not
 _EXTENSIONS: Unserved = {
     "allowed_token_ids": (),
     "bad_words": ([],),
-    "grammar": ("",),
     "guided_choice": (),
     "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
-    "regex": (),
     "skip_special_tokens": (True,),
-    "structured_outputs": (),
     "truncate_prompt_tokens": (),
 }
 
@@ -37,7 +34,6 @@ UNSERVED_CHAT: Unserved = {
     "moderation": (),
     "prediction": (),
     "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "tool_choice": ("none", "auto"),
@@ -57,7 +53,6 @@ UNSERVED_COMPLETIONS: Unserved = {
     "suffix": ("",),
     # of chat, where they mean something
     "max_completion_tokens": (),
-    "response_format": ({"type": "text"},),
     "session_id": (),
     "store": (False,),
     "tools": ([],),

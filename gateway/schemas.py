@@ -1,0 +1,108 @@
+"""A client's JSON schema on its way to a grammar: what cannot be followed is refused, and where it stands.
+
+A strict schema is followed to the letter or refused. One that is not strict is followed as far as it can be:
+what the grammar has no means for is left to the model, and `oneOf` is taken as `anyOf`.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gateway.errors import InvalidRequest
+from gateway.grammars import first_fault
+
+__all__ = ["ANY_OBJECT", "schema_part"]
+
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+
+_MAX_DEPTH = 32
+_MAX_NODES = 20_000
+# Properties of one object that may be left out: each can stand before any later one, and the matcher keeps
+# count of what may still come.
+_MAX_OPTIONAL = 240
+# Enough to indent by: a model that may write blanks at will may write them for ever.
+_OPTIONS = {"whitespace_pattern": r"[ \n]{0,16}"}
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SINGLE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
+
+
+def schema_part(schema: object, *, is_strict: bool, path: str) -> str:
+    """The grammar of texts that a schema allows, as a part of Lark's: `%json {...}`.
+
+    `path` is where the schema stands in the body. Raises InvalidRequest. A large schema takes up to a tenth
+    of a second.
+    """
+    if not isinstance(schema, dict):
+        raise InvalidRequest(f"{path} must be a JSON schema, which is an object.", param=path)
+    _check_size(schema, path)
+    options = {**_OPTIONS, "lenient": not is_strict, "coerce_one_of": not is_strict}
+    if (fault := _fault(schema, options)) is not None:
+        place = _place_of(fault, schema, schema, options)
+        where = ".".join((path, *place))[:200]
+        raise InvalidRequest(f"{where} cannot be followed: {fault}", param=where, code="invalid_json_schema")
+    return _as_grammar(schema, options)
+
+
+def _as_grammar(schema: Mapping[str, Any], options: Mapping[str, object]) -> str:
+    return "%json " + json.dumps({**schema, "x-guidance": options})
+
+
+def _fault(schema: Mapping[str, Any], options: Mapping[str, object]) -> str | None:
+    """Why a schema cannot be followed, in the library's words; None if it can be."""
+    return first_fault("start: " + _as_grammar(schema, options))
+
+
+def _check_size(schema: Mapping[str, Any], path: str) -> None:
+    num_nodes = 0
+    waiting: list[tuple[object, int]] = [(schema, 1)]
+    while waiting:  # not by recursion: clients choose the depth
+        node, depth = waiting.pop()
+        num_nodes += 1
+        if depth > _MAX_DEPTH or num_nodes > _MAX_NODES:
+            limit = f"nests deeper than {_MAX_DEPTH} levels"
+            if num_nodes > _MAX_NODES:
+                limit = f"has more than {_MAX_NODES:,} values"
+            raise InvalidRequest(f"{path} {limit}; make it simpler.", param=path, code="invalid_json_schema")
+        if isinstance(node, dict):
+            _check_optional(node, path)
+            waiting += [(value, depth + 1) for value in node.values()]
+        elif isinstance(node, list):
+            waiting += [(value, depth + 1) for value in node]
+
+
+def _check_optional(node: Mapping[str, Any], path: str) -> None:
+    properties, required = node.get("properties"), node.get("required")
+    if not isinstance(properties, dict):
+        return
+    needed = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
+    if len(properties.keys() - needed) > _MAX_OPTIONAL:
+        raise InvalidRequest(
+            f"{path} has an object of which more than {_MAX_OPTIONAL} properties may be left out; require "
+            "some of them.",
+            param=path,
+            code="invalid_json_schema",
+        )
+
+
+def _place_of(
+    fault: str, schema: Mapping[str, Any], root: Mapping[str, Any], options: Mapping[str, object]
+) -> tuple[str, ...]:
+    """The path to the innermost part that has the same fault alone."""
+    shared = {name: root[name] for name in ("$defs", "definitions") if name in root}
+    for path, part in _parts(schema):
+        if _fault({**shared, **part}, options) == fault and _fault(shared, options) != fault:
+            return (*path, *_place_of(fault, part, root, options))
+    return ()
+
+
+def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    for name in _NAMED:
+        if isinstance(group := schema.get(name), dict):
+            yield from (((name, key), part) for key, part in group.items() if isinstance(part, dict))
+    for name in _LISTED:
+        if isinstance(group := schema.get(name), list):
+            yield from (
+                ((name, str(place)), part) for place, part in enumerate(group) if isinstance(part, dict)
+            )
+    yield from (((name,), schema[name]) for name in _SINGLE if isinstance(schema.get(name), dict))
