@@ -7,6 +7,7 @@ import msgspec
 from engine.cache_messages import CacheAnswer, CacheEvents, CacheMessage, CacheReport, TierName, Watch
 from engine.info import EngineInfo
 from engine.sequence import BeamParams, FinishReason, SamplingParams
+from engine.vocabulary import Vocabulary
 from prefix_cache.quota import Quota
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "TokenEvent",
     "TokenEvents",
     "TokenLogprob",
+    "Vocabulary",
 ]
 
 

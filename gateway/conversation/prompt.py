@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from engine.vocabulary import Vocabulary
+from engine.messages import Vocabulary
 from gateway.conversation.answers import Answer, Opening, answers_in
 from gateway.conversation.detokenizer import Detokenizer
 from gateway.conversation.messages import Message

@@ -161,7 +161,7 @@ def test_without_a_limit_the_answer_may_fill_the_context(
         ({"logit_bias": {"999999999": 5}}, None, "logit_bias"),
         ({"stop_token_ids": [1024]}, None, "stop_token_ids"),
         ({"tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
-        ({"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
+        ({"response_format": {"type": "json_schema"}}, None, "response_format.json_schema"),
         ({"temperature": 3}, None, "temperature"),
     ],
 )
