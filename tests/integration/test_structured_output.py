@@ -85,3 +85,24 @@ def test_a_bad_schema_is_refused_and_the_place_is_named(openai: OpenAI) -> None:
 
     assert found.value.param == "response_format.json_schema.schema.properties.a"
     assert found.value.code == "invalid_json_schema"
+
+
+def test_a_model_that_likes_line_breaks_comes_to_an_end(openai: OpenAI) -> None:
+    newline = {"198": 100}  # in the default model's vocabulary
+    answer = openai.chat.completions.create(
+        model="default",
+        messages=ASKED,
+        temperature=0,
+        max_tokens=400,
+        logit_bias=newline,
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "city", "schema": City.model_json_schema(), "strict": True},
+        },
+    )
+
+    text = answer.choices[0].message.content or ""
+    assert answer.choices[0].finish_reason == "stop"
+    assert "\n" * 16 in text
+    assert "\n" * 17 not in text
+    assert City.model_validate_json(text).country in ("France", "Spain")
