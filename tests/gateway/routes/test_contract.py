@@ -14,7 +14,7 @@ from openai.types.chat import completion_create_params as chat_create_params
 
 from engine.sequence import SamplingParams
 from tests.fakes import ScriptedEngine
-from tests.gateway.talk import chat, complete, error_of, stream
+from tests.gateway.talk import chat, complete, error_of, stream, stream_completion
 
 Effect = Callable[[SamplingParams], bool]
 SCHEMA = {"name": "x", "schema": {"type": "object"}}
@@ -49,7 +49,6 @@ ELSEWHERE = {
     "echo": "test_completion_echo.py",
     "stop": "test_chat.py",
     "stream": "test_chat.py",
-    "stream_options": "test_chat.py",
     "top_logprobs": "test_chat.py",
     "tools": "test_tools.py",
     "tool_choice": "test_tools.py",
@@ -72,6 +71,7 @@ REFUSED: dict[str, Any] = {
     "verbosity": "high",
     "web_search_options": {},
 }
+OF_STREAMS = {"stream_options"}
 SAYS_NOTHING: dict[str, Any] = {"metadata": {"a": "b"}, "safety_identifier": "x", "user": "x"}
 
 
@@ -82,13 +82,13 @@ def names_in(params: Any) -> set[str]:
 
 
 def test_every_parameter_of_chat_is_known_here() -> None:
-    known = {*DRAWN, *CHAT_DRAWN, *ELSEWHERE, *REFUSED, *SAYS_NOTHING}
+    known = {*DRAWN, *CHAT_DRAWN, *ELSEWHERE, *REFUSED, *SAYS_NOTHING, *OF_STREAMS}
 
     assert names_in(chat_create_params) - known == set()
 
 
 def test_every_parameter_of_completions_is_known_here() -> None:
-    known = {*DRAWN, *COMPLETION_DRAWN, *ELSEWHERE, *REFUSED, *SAYS_NOTHING}
+    known = {*DRAWN, *COMPLETION_DRAWN, *ELSEWHERE, *REFUSED, *SAYS_NOTHING, *OF_STREAMS}
 
     assert names_in(completion_create_params) - known == set()
 
@@ -141,6 +141,17 @@ def test_what_a_client_says_of_itself_changes_nothing(
 
     first, second = engine.submits
     assert (first.prompt, first.sampling) == (second.prompt, second.sampling)
+
+
+@pytest.mark.parametrize("ask", [stream, stream_completion])
+def test_a_stream_carries_usage_when_that_is_asked_for(client: httpx.Client, ask: Any) -> None:
+    assert all("usage" not in event for event in ask(client)[:-1])
+
+    *chunks, last, done = ask(client, stream_options={"include_usage": True, "include_obfuscation": False})
+
+    assert all(chunk["usage"] is None for chunk in chunks)
+    assert (last["choices"], done) == ([], "[DONE]")
+    assert last["usage"]["completion_tokens"] > 0
 
 
 @pytest.mark.parametrize("file", sorted(set(ELSEWHERE.values())))
