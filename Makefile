@@ -14,7 +14,7 @@ RUNTIME := $(VENV)/.runtime-installed
 TOOLS := $(VENV)/.tools-installed
 OLDEST := $(VENV)-oldest/.installed
 
-.PHONY: serve pull test test-oldest test-compile soak check format clean
+.PHONY: serve pull test test-gpu-check test-oldest test-compile soak check format clean
 .DELETE_ON_ERROR:
 
 serve: $(RUNTIME)
@@ -26,6 +26,10 @@ pull: $(RUNTIME)
 test: $(TOOLS)
 	@$(BIN)/stemma pull --data data
 	GOMP_SPINCOUNT=2000 $(BIN)/python -m pytest
+
+# The check for GPUs at tiny sizes, in Triton's interpreter.
+test-gpu-check: $(TOOLS)
+	$(BIN)/python -m pytest tests/scripts
 
 # With the oldest torch and Triton that are promised. Triton 3.6 interprets with NumPy before 2.4 only.
 test-oldest: $(OLDEST)
