@@ -1,0 +1,114 @@
+"""Which form a model's calls have: read from its template and its vocabulary.
+
+A template that says nothing of tools is told of them in the form of Hermes, and answers without the marks are
+understood too.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gateway.tools.bodies import RowBody
+from gateway.tools.channels import CHANNEL_MARKS, ChannelReader
+from gateway.tools.marked import MarkedReader
+from gateway.tools.mistral import MistralBody
+from gateway.tools.pythonic import PythonicBody
+from gateway.tools.said import Reader
+
+__all__ = ["CHANNELS", "Family", "Shape", "family_of"]
+
+
+class Shape(NamedTuple):
+    """How calls are written where they are demanded."""
+
+    name_from: str  # before a call's name
+    name_to: str  # between its name and its arguments
+    end: str = ""  # behind its arguments
+    between: str = ""
+    before: str = ""  # all of them
+    after: str = ""
+    mark: str = ""  # with which they begin wherever they stand; none: they begin the answer
+    plain: str = ""  # without a mark: the letters that no other answer begins with
+    has_many: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One form."""
+
+    name: str
+    reader: Callable[[Collection[str]], Reader]  # of calls of these names
+    shape: Shape
+    marks: tuple[str, ...] = ()  # that may be control tokens
+
+
+_HERMES = Shape('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", "\n", mark="<tool_call>")
+_OBJECTS = Shape('{"name": "', '", "parameters": ', "}", "; ", plain="{")
+
+
+def _hermes(names: Collection[str]) -> Reader:
+    return MarkedReader(
+        {"<tool_call>": lambda: RowBody(names, between="", is_one=True)}, closings=("</tool_call>",)
+    )
+
+
+def _hermes_or_objects(names: Collection[str]) -> Reader:
+    return MarkedReader(
+        {"<tool_call>": lambda: RowBody(names, between="", is_one=True)},
+        closings=("</tool_call>",),
+        first={"{": lambda: RowBody(names, between=";,")},
+    )
+
+
+def _objects(names: Collection[str]) -> Reader:
+    return MarkedReader(
+        {"<|python_tag|>": lambda: RowBody(names, between=";,")},
+        first={"{": lambda: RowBody(names, between=";,")},
+    )
+
+
+def _pythonic(names: Collection[str]) -> Reader:
+    return MarkedReader(
+        {"<|python_start|>": lambda: PythonicBody(names), "<|python_tag|>": lambda: PythonicBody(names)},
+        closings=("<|python_end|>",),
+        first={"[": lambda: PythonicBody(names), "{": lambda: RowBody(names, between=";,")},
+    )
+
+
+def _mistral(names: Collection[str]) -> Reader:
+    return MarkedReader({"[TOOL_CALLS]": lambda: MistralBody(names)})
+
+
+CHANNELS = Family(
+    "channels",
+    ChannelReader,
+    Shape(
+        "<|channel|>commentary to=functions.",
+        " <|constrain|>json<|message|>",
+        mark="<|channel|>",
+        has_many=False,
+    ),
+    CHANNEL_MARKS,
+)
+_MISTRAL_MARKS = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
+_LISTED = Shape(
+    '{"name": "', '", "arguments": ', "}", ", ", before="[TOOL_CALLS][", after="]", mark="[TOOL_CALLS]"
+)
+_NAMED = Shape("[TOOL_CALLS]", "[ARGS]", mark="[TOOL_CALLS]")
+
+
+def family_of(source: str, special: Mapping[str, int]) -> Family:
+    """The form of a model with this template and these special tokens."""
+    if "<|channel|>" in source and "<|channel|>" in special:
+        return CHANNELS
+    if "[TOOL_CALLS]" in source:
+        shape = _NAMED if "[ARGS]" in source else _LISTED
+        return Family("mistral", _mistral, shape, _MISTRAL_MARKS)
+    if "<tool_call>" in source:
+        return Family("hermes", _hermes, _HERMES, ("<tool_call>", "</tool_call>"))
+    if "func_name1(" in source or "<|python_start|>" in source:
+        marks = ("<|python_start|>", "<|python_end|>", "<|python_tag|>")
+        return Family("pythonic", _pythonic, _OBJECTS._replace(plain="{["), marks)
+    if "<|python_tag|>" in source or '"parameters": dictionary' in source:
+        return Family("objects", _objects, _OBJECTS, ("<|python_tag|>",))
+    return Family("hermes", _hermes_or_objects, _HERMES, ("<tool_call>", "</tool_call>"))

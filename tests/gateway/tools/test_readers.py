@@ -1,0 +1,150 @@
+"""Readers of calls and reasoning: what each form becomes however its text is cut, and that nothing is lost."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.tools.channels import ChannelReader
+from gateway.tools.families import family_of
+from gateway.tools.said import Reader
+from gateway.tools.thoughts import THOUGHT_MARKS, ThoughtReader
+
+NAMES = frozenset({"look", "go"})
+LOOK = '{"name": "look", "arguments": {"q": "x}<tool_call>"}}'
+HERMES = f"<tool_call>\n{LOOK}\n</tool_call>"
+FINAL = "<|channel|>final<|message|>"
+LISTED = '[TOOL_CALLS][{"name": "look", "arguments": {"q": 1}}, {"name": "go", "arguments": {}}]'
+SOURCES = {
+    "hermes": "<tool_call>",
+    "default": "",
+    "objects": "<|python_tag|>",
+    "pythonic": "[func_name1(",
+    "mistral": "[TOOL_CALLS]",
+}
+
+
+def reader_of(family: str) -> Reader:
+    if family == "channels":
+        return ChannelReader(NAMES)
+    if family == "thoughts":
+        return ThoughtReader(THOUGHT_MARKS[0], reader_of("hermes"), is_inside=False)
+    if family == "inside":
+        return ThoughtReader(THOUGHT_MARKS[0], None, is_inside=True)
+    return family_of(SOURCES[family], {}).reader(NAMES)
+
+
+def read(reader: Reader, pieces: list[str]) -> dict[str, Any]:
+    """Everything that is said of an answer."""
+    told: dict[str, Any] = {"content": "", "reasoning": "", "calls": []}
+    for kind, text in [*[each for piece in pieces for each in reader.push(piece)], *reader.finish()]:
+        if kind == "call":
+            told["calls"].append([text, ""])
+        elif kind == "arguments":
+            told["calls"][-1][1] += text
+        else:
+            told[kind] += text
+    return told
+
+
+def said(content: str = "", *calls: list[str], reasoning: str = "") -> dict[str, Any]:
+    return {"content": content, "reasoning": reasoning, "calls": list(calls)}
+
+
+LOOKED = ["look", '{"q": "x}<tool_call>"}']
+CASES: list[tuple[str, str, dict[str, Any]]] = [
+    ("hermes", "hello ", said("hello ")),
+    ("hermes", f"hi \n{HERMES}\n{HERMES}\n", said("hi", LOOKED, LOOKED)),
+    ("hermes", f"{HERMES} bye", said(" bye", LOOKED)),
+    ("hermes", "<tool_call>bad</tool_call> x", said("<tool_call>bad</tool_call> x")),
+    ("hermes", '<tool_call><tool_call>{"name": "go"}', said("<tool_call>", ["go", "{}"])),
+    ("hermes", '<tool_call>{"arguments": {"a": [1]}, "name": "look"}', said("", ["look", '{"a": [1]}'])),
+    ("hermes", '<tool_call>{"name": "no", "arguments": {}}', said('<tool_call>{"name": "no", "arguments": {}}')),
+    ("hermes", '<tool_call>{"name": "go", "arguments": "{\\"q\\": 1}"}', said("", ["go", '{"q": 1}'])),
+    ("hermes", '<tool_call>{"name": "go", "arguments": null}', said("", ["go", "{}"])),
+    ("hermes", '<tool_call>{"name": "go", "arguments": {"q": "un', said("", ["go", '{"q": "un'])),
+    ("hermes", '<tool_call>{"name": "go", "argu', said("", ["go", ""])),
+    ("hermes", '<tool_call>{"na', said('<tool_call>{"na')),
+    ("hermes", "a <tool_ca", said("a <tool_ca")),
+    ("hermes", "a </tool_call> b", said("a </tool_call> b")),
+    ("hermes", LOOK, said(LOOK)),
+    ("default", LOOK, said("", LOOKED)),
+    ("default", '{"answer": 1}', said('{"answer": 1}')),
+    ("objects", '{"name": "go", "parameters": {"q": 1}}; {"name": "go"}', said("", ["go", '{"q": 1}'], ["go", "{}"])),
+    ("objects", '<|python_tag|>{"name": "go", "parameters": {}}', said("", ["go", "{}"])),
+    ("objects", '{"name": "Bob"} x', said('{"name": "Bob"} x')),
+    ("pythonic", '[look(q="x)", n=[1, {"a": True}]), go()]',
+     said("", ["look", '{"q": "x)", "n": [1, {"a": true}]}'], ["go", "{}"])),
+    ("pythonic", "[link](http)", said("[link](http)")),
+    ("pythonic", "[look(q=f(1))] b", said("[look(q=f(1))] b")),
+    ("pythonic", "[look(q=1", said("[look(q=1")),
+    ("mistral", f"hi {LISTED}", said("hi", ["look", '{"q": 1}'], ["go", "{}"])),
+    ("mistral", '[TOOL_CALLS]look[CALL_ID]1[ARGS]{"q": "}"}[TOOL_CALLS]go{}',
+     said("", ["look", '{"q": "}"}'], ["go", "{}"])),
+    ("mistral", "[TOOL_CALLS]none{}", said("[TOOL_CALLS]none{}")),
+    ("channels", "plain", said("plain")),
+    ("channels", f"<|channel|>analysis<|message|>hm<|end|><|start|>assistant{FINAL}Hi", said("Hi", reasoning="hm")),
+    ("channels", '<|channel|>commentary to=functions.go <|constrain|>json<|message|>{"q": 1}<|call|>',
+     said("", ["go", '{"q": 1}'])),
+    ("channels", "<|channel|>commentary to=functions.no<|message|>{}", said("{}")),
+    ("thoughts", f"<think>\nhm </think>\n\nhi {HERMES}", said("hi", LOOKED, reasoning="hm")),
+    ("thoughts", "a <think>b</think>", said("a <think>b</think>")),
+    ("thoughts", "<think></think>b", said("b")),
+    ("inside", "hm\n</think>\n\nb ", said("b ", reasoning="hm")),
+    ("inside", "<think>hm", said(reasoning="hm")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "text", "expected"), CASES)
+def test_an_answer_is_read_alike_whole_and_letter_by_letter(
+    family: str, text: str, expected: dict[str, Any]
+) -> None:
+    assert read(reader_of(family), [text]) == expected
+    assert read(reader_of(family), list(text)) == expected
+
+
+PARTS = (
+    "<tool_call>", "</tool_call>", LOOK, HERMES, LISTED, "<|python_tag|>", "[look(q='a')]", "[TOOL_CALLS]",
+    "<think>", "</think>", '{"name": "go", ', '"arguments": {', "}", "]", "; ", "\n", " ", "go[ARGS]{}", '"', "\\",
+    "<|channel|>", "<|message|>", "<|end|>", "<|start|>assistant", "commentary to=functions.go", "analysis", "x",
+)  # fmt: skip
+texts = st.lists(st.sampled_from(PARTS) | st.text(max_size=3), max_size=8).map("".join)
+FAMILIES = (*SOURCES, "channels", "thoughts", "inside")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(text=texts, cuts=st.lists(st.integers(0, 200), max_size=6))
+def test_how_a_text_is_cut_changes_nothing(family: str, text: str, cuts: list[int]) -> None:
+    ends = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+
+    assert read(reader_of(family), pieces) == read(reader_of(family), [text])
+
+
+@pytest.mark.parametrize("family", list(SOURCES))
+@given(text=texts)
+def test_text_without_a_call_is_all_content(family: str, text: str) -> None:
+    told = read(reader_of(family), list(text))
+
+    assert told["calls"] or told["content"] == text
+
+
+@pytest.mark.parametrize(
+    ("family", "write"),
+    [
+        ("hermes", lambda call: f"<tool_call>\n{json.dumps(call)}\n</tool_call>"),
+        ("default", json.dumps),
+        ("mistral", lambda call: f"[TOOL_CALLS]{json.dumps([call])}"),
+        ("objects", lambda call: json.dumps({"name": call["name"], "parameters": call["arguments"]})),
+    ],
+)
+@given(arguments=st.dictionaries(st.text(), st.text() | st.integers() | st.lists(st.text())))
+def test_arguments_come_as_they_were_written(
+    family: str, write: Callable[[Any], str], arguments: dict[str, Any]
+) -> None:
+    told = read(reader_of(family), list(write({"name": "go", "arguments": arguments})))
+
+    assert told == said("", ["go", json.dumps(arguments)])
