@@ -5,10 +5,11 @@ reach past the token. That costs a few renderings, so it is done only when a cli
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from engine.cache_messages import CacheReport, MissReason
+from gateway.conversation.briefing import NOTHING, Briefing
 from gateway.conversation.prompt import Prompt
 from gateway.rendering import ChatRenderer, num_common
 from gateway.wire.cache_answers import CacheExplanation, PartedAt, TierTokens, has_parted
@@ -38,43 +39,52 @@ class Explainer:
         self._renderer = renderer
 
     async def explain(
-        self, report: CacheReport, prompt: Prompt, messages: Sequence[Message], namespace: bytes
+        self,
+        report: CacheReport,
+        prompt: Prompt,
+        messages: Sequence[Message],
+        namespace: bytes,
+        briefing: Briefing = NOTHING,
     ) -> CacheExplanation:
-        """The report in the client's words. `messages` are those that the prompt was rendered from."""
+        """The report in the client's words. The prompt was rendered from `messages` and `briefing`."""
         if not has_parted(report):
             return _explanation(report, None)
         token = report.parted_at
-        message = await asyncio.to_thread(self._message_at, token, prompt, messages, namespace)
+
+        def num_tokens(num_messages: int) -> int:
+            """How many tokens of the prompt the first messages make: none where the template refuses them."""
+            try:
+                part = self._renderer.render_now(
+                    messages[:num_messages],
+                    namespace,
+                    now=datetime.now(),
+                    add_generation_prompt=False,
+                    briefing=briefing,
+                )
+            except ValueError:
+                return 0
+            return num_common(part.ids, prompt.ids)
+
+        message = await asyncio.to_thread(_message_at, token, len(messages), num_tokens)
         return _explanation(report, PartedAt(token=token, message=message))
-
-    def _message_at(
-        self, token: int, prompt: Prompt, messages: Sequence[Message], namespace: bytes
-    ) -> int | None:
-        """The message in which a token of the prompt stands; None for what the template adds at the end."""
-        low, high = 0, len(messages)
-        while low < high:
-            middle = (low + high) // 2
-            if self._num_tokens(messages[: middle + 1], prompt, namespace) > token:
-                high = middle
-            else:
-                low = middle + 1
-        return low if low < len(messages) else None
-
-    def _num_tokens(self, messages: Sequence[Message], prompt: Prompt, namespace: bytes) -> int:
-        """How many tokens of the prompt these first messages make: none where the template refuses them."""
-        try:
-            part = self._renderer.render_now(
-                messages, namespace, now=datetime.now(), add_generation_prompt=False
-            )
-        except ValueError:
-            return 0
-        return num_common(part.ids, prompt.ids)
 
 
 async def explain_plain(report: CacheReport) -> CacheExplanation:
     """The report of a prompt that has no messages, in the client's words."""
     parted_at = PartedAt(token=report.parted_at, message=None) if has_parted(report) else None
     return _explanation(report, parted_at)
+
+
+def _message_at(token: int, num_messages: int, num_tokens: Callable[[int], int]) -> int | None:
+    """The message in which a token of the prompt stands; None for what the template adds at the end."""
+    low, high = 0, num_messages
+    while low < high:
+        middle = (low + high) // 2
+        if num_tokens(middle + 1) > token:
+            high = middle
+        else:
+            low = middle + 1
+    return low if low < num_messages else None
 
 
 def _explanation(report: CacheReport, parted_at: PartedAt | None) -> CacheExplanation:

@@ -46,6 +46,11 @@ class Generation:
         """Tokens of all choices so far."""
         return sum(len(choice.token_ids) for choice in self.choices)
 
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Those of them that were reasoning."""
+        return sum(choice.num_reasoning_tokens for choice in self.choices)
+
     def push(self, event: TokenEvent) -> list[Piece]:
         """Take the next event. Mutates; what is told of choices that have just finished says so."""
         self.num_cached_tokens = event.num_cached_tokens

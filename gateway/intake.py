@@ -16,6 +16,7 @@ from gateway.conversation.stop import StopMatcher, StopStrings
 from gateway.errors import InvalidRequest
 from gateway.grammars import whole
 from gateway.prefix_trace import trace_of
+from gateway.reading import Reading
 from gateway.record import RequestRecord, record_of
 from gateway.reply import Reply
 from gateway.services import Services
@@ -50,9 +51,15 @@ class Intake:
         self._services.catalog.require(parsed.model)
         self._services.require_engine()
 
-    async def grammar(self, text: TextRequest) -> str | None:
-        """What every answer must follow. Raises InvalidRequest."""
-        part = await asyncio.to_thread(structure_part, text) if text.structure_fields else None
+    async def grammar(self, text: TextRequest, reading: Reading | None = None) -> str | None:
+        """What every answer must follow, with what is read beside content. Raises InvalidRequest."""
+
+        def work() -> str | None:
+            part = structure_part(text)
+            return part if reading is None else reading.constrain(part)
+
+        is_work = text.structure_fields or (reading is not None and reading.tools)
+        part = await asyncio.to_thread(work) if is_work else None
         return None if part is None else whole(part)
 
     def submit(
@@ -92,10 +99,16 @@ class Intake:
         )
 
     def choices(
-        self, text: TextRequest, *, first_index: int = 0, offset: int = 0, before: Sequence[int] = ()
+        self,
+        text: TextRequest,
+        *,
+        first_index: int = 0,
+        offset: int = 0,
+        before: Sequence[int] = (),
+        reading: Reading | None = None,
     ) -> list[Choice]:
         """Empty answers to one prompt. `offset` counts the characters told before each, and `before` are ids
-        whose text they continue.
+        whose text they continue. Without a reading all their text is content.
         """
         stops = StopStrings(text.stop or ())
         choices = []
@@ -105,7 +118,15 @@ class Intake:
             matcher = StopMatcher(stops, bool(text.include_stop_str_in_output))
             index = first_index + place
             choices.append(
-                Choice(index, detokenizer, matcher, min_tokens=text.min_tokens or 0, offset=offset)
+                Choice(
+                    index,
+                    detokenizer,
+                    matcher,
+                    min_tokens=text.min_tokens or 0,
+                    offset=offset,
+                    reader=None if reading is None else reading.reader(),
+                    spellings={} if reading is None else reading.spellings,
+                )
             )
         return choices
 

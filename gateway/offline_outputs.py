@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from engine.messages import TokenLogprob
-from gateway.choice import Choice, ToldToken
+from gateway.choice import Choice, EndReason, ToldToken
 from gateway.conversation.spelling import Spelling
 
 __all__ = [
@@ -37,7 +36,7 @@ class CompletionOutput:
     token_ids: Sequence[int]
     cumulative_logprob: float | None  # None unless logprobs were asked for
     logprobs: list[dict[int, Logprob]] | None
-    finish_reason: Literal["stop", "length"]
+    finish_reason: EndReason
     stop_reason: int | str | None = None  # the stop string, or the id among stop_token_ids, that ended it
 
 
@@ -61,7 +60,7 @@ class BeamSearchSequence:
     tokens: list[int]
     text: str
     cum_logprob: float  # of the answer
-    finish_reason: Literal["stop", "length"]
+    finish_reason: EndReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
+from gateway.conversation.briefing import NOTHING, Briefing
 from gateway.conversation.prompt import Prompt, Prompts
 from gateway.errors import ContextTooLong, InvalidRequest
 from gateway.wire.messages import Message
@@ -36,6 +37,7 @@ class ChatRenderer:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         drawn: Mapping[int, bytes] | None = None,
+        briefing: Briefing = NOTHING,
     ) -> Prompt:
         """The prompt in a namespace. `drawn` has the packed int32 ids of earlier answers, by their index.
 
@@ -50,10 +52,11 @@ class ChatRenderer:
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 drawn=drawn,
+                briefing=briefing,
             )
 
         try:
-            return await self._beside(work, num_characters(messages) + _MESSAGE_COST * len(messages))
+            return await self._beside(work, _cost(messages, briefing))
         except ValueError as refusal:
             raise InvalidRequest(f"{refusal}"[:500], param="messages") from None
 
@@ -66,6 +69,7 @@ class ChatRenderer:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         drawn: Mapping[int, bytes] | None = None,
+        briefing: Briefing = NOTHING,
     ) -> Prompt:
         """The same, here and now. Raises ValueError when the template refuses the messages."""
         return self.prompts.render(
@@ -76,6 +80,7 @@ class ChatRenderer:
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             drawn=drawn,
+            briefing=briefing,
         )
 
     async def _beside(self, work: Callable[[], T], num_characters: int) -> T:
@@ -100,6 +105,12 @@ class ChatRenderer:
         return num_characters(messages) // self.prompts.max_token_bytes + len(messages) >= limit
 
 
+def _cost(messages: Sequence[Message], briefing: Briefing) -> int:
+    """What rendering takes, in characters."""
+    tools = _length([*briefing.tools])
+    return num_characters(messages) + tools + _MESSAGE_COST * (len(messages) + len(briefing.tools))
+
+
 def num_characters(messages: Sequence[Message]) -> int:
     """The length of every string that the template is given."""
     return sum(_num_characters(message) for message in messages)
@@ -107,7 +118,14 @@ def num_characters(messages: Sequence[Message]) -> int:
 
 def _num_characters(message: Message) -> int:
     length = len(message.content or "") + len(message.name or "") + len(message.tool_call_id or "")
-    waiting: list[object] = list(message.tool_calls or ())
+    length += len(message.reasoning_content or message.reasoning or "")
+    return length + _length(message.tool_calls or [])
+
+
+def _length(values: Sequence[object]) -> int:
+    """Of every string in JSON-like data, and one for what is none."""
+    length = 0
+    waiting = list(values)
     while waiting:  # not by recursion: clients choose the depth
         value = waiting.pop()
         if isinstance(value, dict):

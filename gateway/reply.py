@@ -19,7 +19,8 @@ from gateway.record import RequestRecord
 from gateway.services import Services
 from gateway.sessions.turn import Turn
 from gateway.wire.cache_answers import CacheExplanation
-from gateway.wire.usage import PromptTokensDetails, Usage
+from gateway.wire.chat_form import answer_message
+from gateway.wire.usage import CompletionTokensDetails, PromptTokensDetails, Usage
 
 __all__ = ["Explain", "Reply"]
 
@@ -97,6 +98,9 @@ class Reply:
             completion_tokens=num_completion_tokens,
             total_tokens=num_prompt_tokens + num_completion_tokens,
             prompt_tokens_details=PromptTokensDetails(self.record.cached_tokens),
+            completion_tokens_details=CompletionTokensDetails(
+                reasoning_tokens=sum(each.num_reasoning_tokens for each in self.generations)
+            ),
         )
 
     @property
@@ -126,7 +130,7 @@ class Reply:
         if self.turn is not None:
             (generation,) = self.generations
             (answer,) = generation.choices
-            await self.turn.finish(generation.prompt_ids, answer.text, answer.token_ids)
+            await self.turn.finish(generation.prompt_ids, answer_message(answer), answer.token_ids)
 
     def _note(self, event: TokenEvent, generation: Generation) -> None:
         if event.cache is not None and event.choice == 0 and generation is self.generations[0]:

@@ -74,7 +74,8 @@ class _Writer:
 
     def written(self, piece: Piece, cache: CacheExplanation | UnsetType) -> bytes:
         """All events that tell a piece; none, when it has nothing to say."""
-        is_plain = piece.text and not piece.logprobs and piece.finish_reason is None
+        is_more = piece.logprobs or piece.reasoning or piece.calls or piece.finish_reason is not None
+        is_plain = piece.text and not is_more
         if is_plain and (around := self._around.get(piece.index)) is not None:
             return around[0] + _ENCODER.encode(piece.text) + around[1]
         written = b"".join([_event(_ENCODER.encode(chunk)) for chunk in self._form.chunks(piece, cache)])

@@ -39,9 +39,13 @@ class Answer(NamedTuple):
 
 
 def answers_in(
-    rendering: Rendering, messages: Sequence[Message], drawn: Mapping[int, bytes], opening: Opening
+    rendering: Rendering,
+    messages: Sequence[Message],
+    written: Mapping[int, tuple[str, bytes]],
+    opening: Opening,
 ) -> dict[int, Answer] | None:
-    """The answers by their places among the units. `drawn` has the packed ids of messages by their index.
+    """The answers by their places among the units. `written` has of messages, by their index, what the model
+    wrote and its packed ids.
 
     None: the rendering does not show one stretch for each message of the assistant's, so they cannot be told
     apart. An answer whose text the template changed is left out.
@@ -58,7 +62,7 @@ def answers_in(
         return None
     found: dict[int, Answer] = {}
     for (place, unit), index in zip(stretches, assistants, strict=True):
-        text = messages[index].get("content") or ""
-        if index in drawn and unit == opening.text + text:
-            found[place] = Answer(opening.text, text, drawn[index])
+        text, ids = written.get(index, ("", b""))
+        if index in written and unit == opening.text + text:
+            found[place] = Answer(opening.text, text, ids)
     return found

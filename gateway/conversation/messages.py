@@ -5,26 +5,32 @@ string, and nothing that a client left out appears in one as a word such as "Non
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 __all__ = ["Message", "normalize", "strings_of"]
 
 Message = Mapping[str, Any]
 
+# by which templates ask for an earlier answer's reasoning; clients send one of the first two
+_REASONING = ("reasoning_content", "reasoning", "thinking")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def normalize(
-    messages: Sequence[Message], *, names_developer: bool, names_tool_calls: bool
+    messages: Sequence[Message],
+    *,
+    names_developer: bool,
+    names_tool_calls: bool,
+    write_call: Callable[[Message], str] | None = None,
 ) -> list[dict[str, Any]]:
     """Messages as a template wants them; the two flags say which words the template itself uses.
 
-    Role `developer` becomes `system` and tool calls become JSON at the end of the content where the template
-    would not know them. Raises ValueError for any other role: templates build special tokens from roles, so a
-    role is never free text.
+    Role `developer` becomes `system` and tool calls become text at the end of the content where the template
+    would not know them: JSON, or what `write_call` makes of each. Raises ValueError for any other role:
+    templates build special tokens from roles, so a role is never free text.
     """
-    return [_normalize(message, names_developer, names_tool_calls) for message in messages]
+    return [_normalize(message, names_developer, names_tool_calls, write_call) for message in messages]
 
 
 def strings_of(value: Any) -> list[str]:
@@ -38,18 +44,25 @@ def strings_of(value: Any) -> list[str]:
     return []
 
 
-def _normalize(message: Message, names_developer: bool, names_tool_calls: bool) -> dict[str, Any]:
+def _normalize(
+    message: Message,
+    names_developer: bool,
+    names_tool_calls: bool,
+    write_call: Callable[[Message], str] | None,
+) -> dict[str, Any]:
     known = {key: value for key, value in message.items() if value is not None}
     known["content"] = _text(message.get("content"))
+    if (thought := known.get("reasoning_content") or known.get("reasoning")) is not None:
+        known |= dict.fromkeys(_REASONING, thought)
     if known.get("role") not in _ROLES:
         raise ValueError(f"a message's role is one of {', '.join(_ROLES)}")
     if known["role"] == "developer" and not names_developer:
         known["role"] = "system"
-    calls = [_call(call) for call in known.pop("tool_calls", ())]
+    calls = known.pop("tool_calls", ())
     if calls and names_tool_calls:
-        known["tool_calls"] = calls
+        known["tool_calls"] = [_call(call) for call in calls]
     elif calls:
-        lines = [json.dumps(call.get("function", call), ensure_ascii=False) for call in calls]
+        lines = [(write_call or _call_as_json)(call) for call in calls]
         known["content"] = "\n".join([known["content"], *lines] if known["content"] else lines)
     return known
 
@@ -69,6 +82,11 @@ def _call(call: Message) -> dict[str, Any]:
     if isinstance(function, Mapping) and isinstance(function.get("arguments"), str):
         plain["function"] = {**function, "arguments": _arguments(function["arguments"])}
     return plain
+
+
+def _call_as_json(call: Message) -> str:
+    plain = _call(call)
+    return json.dumps(plain.get("function", plain), ensure_ascii=False)
 
 
 def _arguments(text: str) -> Any:

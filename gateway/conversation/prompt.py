@@ -12,6 +12,7 @@ from pathlib import Path
 
 from engine.messages import Vocabulary
 from gateway.conversation.answers import Answer, Opening, answers_in
+from gateway.conversation.briefing import NOTHING, Briefing
 from gateway.conversation.detokenizer import Detokenizer
 from gateway.conversation.messages import Message
 from gateway.conversation.model_text import load_model_text
@@ -25,6 +26,7 @@ from gateway.conversation.transcript import Transcripts
 __all__ = ["Prompt", "Prompts", "load_prompts"]
 
 _MAX_RECALLED = 64  # answers of one conversation
+_TAIL_UNITS = 4
 _ANY_DATE = datetime(2026, 1, 1)
 
 
@@ -46,6 +48,8 @@ class Prompts:
         self.vocab_size = model.tokenizer.vocab_size
         self.spelling = Spelling(model.tokenizer)
         self.max_token_bytes = _max_token_bytes(model.tokenizer)  # of any token
+        self.template_words = model.template.words
+        self.template_source = model.template.source
         self._start = () if model.bos_token_id is None else (model.bos_token_id,)
         self._renderer = Renderer(model.template, model.tokenizer)
         self._transcripts = Transcripts(model.tokenizer, max_bytes=transcript_bytes)
@@ -60,6 +64,7 @@ class Prompts:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         drawn: Mapping[int, bytes] | None = None,
+        briefing: Briefing = NOTHING,
     ) -> Prompt:
         """Raises ValueError (TemplateRefused, ContinuationRefused) for messages that make no prompt; its text
         is for the client. `drawn` has the ids of earlier answers, packed int32, by their message's index.
@@ -71,8 +76,9 @@ class Prompts:
             now=now,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
+            briefing=briefing,
         )
-        answers = self._answers(rendering, messages, drawn or {}, tenant, now)
+        answers = self._answers(rendering, messages, drawn or {}, tenant, now, briefing)
         return Prompt(self._transcripts.encode(tenant, rendering, answers), rendering, tenant)
 
     def encode(self, text: str) -> "array[int]":
@@ -90,6 +96,12 @@ class Prompts:
         Safe to call for every answer; says whether the ids stand for the text and were kept.
         """
         return self._transcripts.record(prompt.tenant, prompt.rendering, text=text, ids=ids)
+
+    def tail(self, prompt: Prompt) -> str:
+        """The end of a prompt as it is spelled, special tokens too."""
+        names = {token_id: text for text, token_id in self.tokenizer.special_tokens.items()}
+        last = prompt.rendering.units[-_TAIL_UNITS:]
+        return "".join([names[unit] if isinstance(unit, int) else unit for unit in last])
 
     def vocabulary(self) -> Vocabulary:
         """The model's tokens, as the engine must know them to hold answers to grammars."""
@@ -120,32 +132,46 @@ class Prompts:
         drawn: Mapping[int, bytes],
         tenant: str,
         now: datetime,
+        briefing: Briefing,
     ) -> Mapping[int, Answer]:
         if not drawn:
             return {}
+        written = {place: self._written(messages[place], ids) for place, ids in drawn.items()}
         if self._opening is not None:
-            found = answers_in(rendering, messages, drawn, self._opening)
+            found = answers_in(rendering, messages, written, self._opening)
             if found is not None:
                 return found
-        self._recall(messages, drawn, tenant, now)
+        self._recall(messages, written, tenant, now, briefing)
         return {}
 
+    def _written(self, message: Message, ids: bytes) -> tuple[str, bytes]:
+        """What the model wrote of a message: more than its content, where it called or thought."""
+        if not any(message.get(name) for name in ("tool_calls", "reasoning_content", "reasoning")):
+            return message.get("content") or "", ids
+        data = b"".join([self.tokenizer.decode_bytes(token_id) for token_id in array("i", ids)])
+        return data.decode(errors="replace"), ids
+
     def _recall(
-        self, messages: Sequence[Message], drawn: Mapping[int, bytes], tenant: str, now: datetime
+        self,
+        messages: Sequence[Message],
+        written: Mapping[int, tuple[str, bytes]],
+        tenant: str,
+        now: datetime,
+        briefing: Briefing,
     ) -> None:
         """Remember answers one by one, as if they had just been given: each costs a rendering.
 
         The newest come first, and the first that is known ends it: the older ones were met with it.
         """
-        for place in sorted(drawn, reverse=True)[:_MAX_RECALLED]:
+        for place in sorted(written, reverse=True)[:_MAX_RECALLED]:
             try:
-                rendering = self._renderer.render(messages[:place], now=now)
+                rendering = self._renderer.render(messages[:place], now=now, briefing=briefing)
             except ValueError:
                 continue  # another model's template: nothing was recorded under it
-            text = messages[place].get("content") or ""
+            text, ids = written[place]
             if self._transcripts.knows(tenant, rendering, text):
                 return
-            self._transcripts.record(tenant, rendering, text=text, ids=array("i", drawn[place]))
+            self._transcripts.record(tenant, rendering, text=text, ids=array("i", ids))
 
 
 def _max_token_bytes(tokenizer: Tokenizer) -> int:

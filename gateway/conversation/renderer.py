@@ -4,15 +4,17 @@ It owns the order and the rule for answers to be continued. Invariant: the same 
 give the same rendering.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any
 
+from gateway.conversation.briefing import NOTHING, Briefing
 from gateway.conversation.messages import Message, normalize, strings_of
 from gateway.conversation.runs import Guard, Rendering, SpecialTokens
 from gateway.conversation.template import ChatTemplate, TemplateRefused
 from gateway.conversation.tokenizer import Tokenizer
+from gateway.conversation.tool_prompt import call_text, with_results, with_tools
 
 __all__ = ["ContinuationRefused", "Renderer"]
 
@@ -40,6 +42,7 @@ class Renderer:
         now: datetime,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        briefing: Briefing = NOTHING,
     ) -> Rendering:
         """Raises TemplateRefused, ContinuationRefused and TooManyPrivateCharacters, all ValueErrors.
 
@@ -48,25 +51,49 @@ class Renderer:
         if continue_final_message:
             _check_continuation(messages, add_generation_prompt)
         try:
-            guard, hidden = self._hide(messages)
+            guard, hidden, told = self._hide(messages, briefing)
         except RecursionError:
             raise TemplateRefused("the messages nest too deeply to be rendered") from None
         mark = guard.mark() if continue_final_message else None
         if mark is not None:
             hidden[-1]["content"] += mark
-        rendered = self._template.render(hidden, now=now, add_generation_prompt=add_generation_prompt)
+        rendered = self._template.render(
+            hidden, now=now, add_generation_prompt=add_generation_prompt, briefing=told
+        )
         if mark is not None:
             rendered = _cut_at(rendered, mark)
         return Rendering(guard.split(rendered, written=self._written), self._model)
 
-    def _hide(self, messages: Sequence[Message]) -> tuple[Guard, list[dict[str, Any]]]:
+    def _hide(
+        self, messages: Sequence[Message], briefing: Briefing
+    ) -> tuple[Guard, list[dict[str, Any]], Briefing]:
         template = self._template
-        plain = normalize(
-            messages, names_developer=template.names_developer, names_tool_calls=template.names_tool_calls
-        )
-        guard = Guard(self._guarded, texts=[*strings_of(plain), *template.texts], spoken=template.words)
+        plain = self._written_out(messages, briefing) if briefing.tools else self._plain(messages)
+        tools = list(briefing.tools) if template.names_tools else []
+        words = dict(briefing.words)
+        texts = [*strings_of(plain), *strings_of(tools), *strings_of(words), *template.texts]
+        guard = Guard(self._guarded, texts=texts, spoken=template.words)
         # Templates build tokens from roles, so roles stay as they are: one of a few words, not free text.
-        return guard, [guard.hide(message) | {"role": message["role"]} for message in plain]
+        hidden = [guard.hide(message) | {"role": message["role"]} for message in plain]
+        return guard, hidden, Briefing(guard.hide(tools), guard.hide(words))
+
+    def _plain(
+        self, messages: Sequence[Message], write_call: Callable[[Message], str] | None = None
+    ) -> list[dict[str, Any]]:
+        return normalize(
+            messages,
+            names_developer=self._template.names_developer,
+            names_tool_calls=self._template.names_tool_calls,
+            write_call=write_call,
+        )
+
+    def _written_out(self, messages: Sequence[Message], briefing: Briefing) -> list[dict[str, Any]]:
+        """Messages with all about tools that the template itself would not say."""
+        template = self._template
+        plain = self._plain(messages, call_text)
+        if not template.names_tools:
+            plain = with_tools(plain, briefing.tools)
+        return plain if template.names_tool else with_results(plain)
 
 
 def _check_continuation(messages: Sequence[Message], add_generation_prompt: bool) -> None:

@@ -15,6 +15,8 @@ from jinja2 import Template, TemplateError
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from gateway.conversation.briefing import NOTHING, Briefing
+
 __all__ = ["CHATML", "ChatTemplate", "TemplateRefused"]
 
 # For models that come without a template: the form that most small chat models were trained on.
@@ -39,6 +41,8 @@ class ChatTemplate:
         self.words = frozenset(re.findall(r"\w+", source))
         self.names_developer = "developer" in source
         self.names_tool_calls = "tool_calls" in source
+        self.names_tools = "tools" in self.words
+        self.names_tool = "tool" in self.words
         self._words = {"bos_token": bos_token, "eos_token": eos_token}
         try:
             self._template = _compile(source)
@@ -51,15 +55,22 @@ class ChatTemplate:
         return (self.source, *self._words.values())
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, now: datetime, add_generation_prompt: bool
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        now: datetime,
+        add_generation_prompt: bool,
+        briefing: Briefing = NOTHING,
     ) -> str:
         """Raises TemplateRefused."""
+        # a template may ask whether there are tools at all, so none are nothing rather than an empty list
+        tools = {"tools": briefing.tools} if briefing.tools else {}
         try:
             return self._template.render(
                 messages=messages,
                 add_generation_prompt=add_generation_prompt,
                 strftime_now=now.strftime,
-                **self._words,
+                **{**briefing.words, **tools, **self._words},
             )
         except TemplateRefused:
             raise

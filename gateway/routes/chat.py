@@ -14,6 +14,7 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.briefings import Briefings
 from gateway.choice import Choice
 from gateway.conversation.volatile import VolatileWatch
 from gateway.errors import ContextTooLong
@@ -22,6 +23,7 @@ from gateway.explanation import Explainer
 from gateway.generation import Generation
 from gateway.intake import Intake
 from gateway.journal import Journal
+from gateway.reading import Readings
 from gateway.record import RequestRecord
 from gateway.rendering import ChatRenderer
 from gateway.reply import Reply
@@ -56,6 +58,8 @@ class ChatRoute:
         self.intake = intake
         self.renderer = renderer
         self.explainer = Explainer(renderer)
+        self.readings = Readings(services.prompts)
+        self.briefings = Briefings(services.prompts.template_words, self.readings)
         self.sessions = sessions
         self.journal = journal
         self.watch = VolatileWatch()
@@ -105,15 +109,20 @@ class ChatRoute:
             services.namespaces.of(record.tenant, chat.cache_salt) if turn is None else turn.session.namespace
         )
         self.renderer.refuse_hopeless_length(messages, services.engine.info.max_request_tokens)
+        briefing = self.briefings.of(chat)
         prompt = await self.renderer.render(
             messages,
             namespace,
             add_generation_prompt=chat.add_generation_prompt is not False and not chat.continue_final_message,
             continue_final_message=bool(chat.continue_final_message),
             drawn=None if turn is None else turn.history.drawn,
+            briefing=briefing,
         )
+        if turn is not None:
+            turn.briefing = briefing
         check_told(chat, len(prompt.ids))
-        grammar = await self.intake.grammar(chat)
+        reading = self.readings.of(chat, prompt)
+        grammar = await self.intake.grammar(chat, reading)
         completion_id = f"chatcmpl-{secrets.token_hex(12)}"
         submit = self.intake.submit(
             chat,
@@ -124,16 +133,22 @@ class ChatRoute:
             persists=turn is not None,
             grammar=grammar,
         )
-        explain = partial(self.explainer.explain, prompt=prompt, messages=messages, namespace=namespace)
+        explain = partial(
+            self.explainer.explain, prompt=prompt, messages=messages, namespace=namespace, briefing=briefing
+        )
 
         def remember(choice: Choice) -> None:
-            services.prompts.record(prompt, choice.text, choice.token_ids)
+            services.prompts.record(prompt, choice.written, choice.token_ids)
 
         reply = Reply(
             services=services,
             record=record,
             completion_id=completion_id,
-            generations=[Generation(submit=submit, prompt_ids=prompt.ids, choices=self.intake.choices(chat))],
+            generations=[
+                Generation(
+                    submit=submit, prompt_ids=prompt.ids, choices=self.intake.choices(chat, reading=reading)
+                )
+            ],
             created=int(time.time()),
             remember=remember,
             turn=turn,

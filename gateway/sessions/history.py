@@ -6,13 +6,14 @@ hold is not tokenized, and the engine is never asked about more than its longest
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from gateway.conversation.briefing import NOTHING, Briefing
 from gateway.errors import InvalidRequest
 from gateway.rendering import ChatRenderer
 from gateway.store.sessions import StoredMessage
 from gateway.wire.messages import Message
-from gateway.wire.stored import messages_of
+from gateway.wire.stored import briefing_in, messages_of
 
 __all__ = ["Histories", "History"]
 
@@ -21,26 +22,43 @@ _MAX_TRIED = 8  # shorter beginnings of a history that the template refuses
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Messages, and of those that the model wrote its ids, packed int32, by their index."""
+    """Messages, and of those that the model wrote its ids, packed int32, by their index.
+
+    Beside them what the template was told when each answer was asked for, unless that was nothing: the cache
+    holds the session as its last turn was rendered.
+    """
 
     messages: Sequence[Message]
     drawn: Mapping[int, bytes]
+    briefings: Mapping[int, Briefing] = field(default_factory=dict)
 
     @classmethod
     def of(cls, stored: Sequence[StoredMessage]) -> "History":
         """As it was stored."""
         drawn = {place: each.token_ids for place, each in enumerate(stored) if each.token_ids is not None}
-        return cls(messages_of([each.message for each in stored]), drawn)
+        briefings = {place: briefing_in(each.message) for place, each in enumerate(stored)}
+        told = {place: briefing for place, briefing in briefings.items() if briefing}
+        return cls(messages_of([each.message for each in stored]), drawn, told)
+
+    @property
+    def briefing(self) -> Briefing:
+        """That of the last answer."""
+        return self.briefings.get(max(self.drawn, default=-1), NOTHING)
 
     def first(self, num_messages: int) -> "History":
         """Its beginning."""
         drawn = {place: ids for place, ids in self.drawn.items() if place < num_messages}
-        return History(self.messages[:num_messages], drawn)
+        briefings = {place: each for place, each in self.briefings.items() if place < num_messages}
+        return History(self.messages[:num_messages], drawn, briefings)
 
-    def followed_by(self, messages: Sequence[Message], answer: str, token_ids: "array[int]") -> "History":
-        """With a turn more."""
-        told = [*self.messages, *messages, Message(role="assistant", content=answer)]
-        return History(told, {**self.drawn, len(told) - 1: token_ids.tobytes()})
+    def followed_by(
+        self, messages: Sequence[Message], token_ids: "array[int]", briefing: Briefing
+    ) -> "History":
+        """With a turn more, the answer as its last message."""
+        told = [*self.messages, *messages]
+        last = len(told) - 1
+        briefings = {**self.briefings, **({last: briefing} if briefing else {})}
+        return History(told, {**self.drawn, last: token_ids.tobytes()}, briefings)
 
 
 class Histories:
@@ -58,7 +76,11 @@ class Histories:
             return array("i")
         self._renderer.refuse_hopeless_length(history.messages, limit)
         prompt = await self._renderer.render(
-            history.messages, namespace, add_generation_prompt=False, drawn=history.drawn
+            history.messages,
+            namespace,
+            add_generation_prompt=False,
+            drawn=history.drawn,
+            briefing=history.briefing,
         )
         return prompt.ids[:limit]
 

@@ -7,20 +7,21 @@ and only then is the session let go.
 
 import asyncio
 from array import array
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 from prometheus_client import Counter
 
+from gateway.conversation.briefing import NOTHING, Briefing
 from gateway.errors import Conflict, GatewayError
 from gateway.sessions.history import History
 from gateway.sessions.leftovers import Leftovers
 from gateway.sessions.line import Hold
 from gateway.store.sessions import NewMessage, Session, SessionStore
 from gateway.wire.messages import Message
-from gateway.wire.stored import as_json, messages_of
+from gateway.wire.stored import as_json, messages_of, with_briefing
 
 __all__ = ["Turn"]
 
@@ -36,6 +37,7 @@ class Turn:
     session: Session
     history: History
     new_messages: Sequence[dict[str, Any]]  # as they are stored
+    briefing: Briefing = NOTHING  # of this turn
     _is_over: bool = False
 
     @property
@@ -43,14 +45,14 @@ class Turn:
         """All that the answer is asked for."""
         return [*self.history.messages, *messages_of(self.new_messages)]
 
-    async def finish(self, prompt: "array[int]", text: str, token_ids: Sequence[int]) -> None:
+    async def finish(self, prompt: "array[int]", answer: Mapping[str, Any], token_ids: Sequence[int]) -> None:
         """Store the new messages and the answer. What has begun is done even if the waiting is cancelled.
 
         Raises Conflict, and StoreUnavailable or InternalError when the database fails: then nothing is kept.
         """
         drawn = array("i", token_ids)
-        storing = asyncio.ensure_future(self._store(text, drawn))
-        self._end(self._settle(storing, prompt + drawn, text, drawn))
+        storing = asyncio.ensure_future(self._store(answer, drawn))
+        self._end(self._settle(storing, prompt + drawn, answer, drawn))
         await asyncio.shield(storing)
 
     def abandon(self, prompt: "array[int]", token_ids: Sequence[int]) -> None:
@@ -63,20 +65,25 @@ class Turn:
         self.hold.release_after(asyncio.create_task(work))
 
     async def _settle(
-        self, storing: "asyncio.Future[None]", path: "array[int]", text: str, drawn: "array[int]"
+        self,
+        storing: "asyncio.Future[None]",
+        path: "array[int]",
+        answer: Mapping[str, Any],
+        drawn: "array[int]",
     ) -> None:
         await asyncio.wait((storing,))
         kept = self.history
         if not storing.cancelled() and storing.exception() is None:
-            kept = kept.followed_by(messages_of(self.new_messages), text, drawn)
+            new = messages_of([*self.new_messages, answer])
+            kept = kept.followed_by(new, drawn, self.briefing)
         await self._forget(path, kept)
 
     async def _forget(self, path: "array[int]", kept: History) -> None:
         await self.leftovers.forget(self.session.id, self.session.namespace, path, kept)
 
-    async def _store(self, text: str, drawn: "array[int]") -> None:
-        answer = NewMessage(json=as_json({"role": "assistant", "content": text}), token_ids=drawn.tobytes())
-        messages = [*[NewMessage(json=as_json(message)) for message in self.new_messages], answer]
+    async def _store(self, answer: Mapping[str, Any], drawn: "array[int]") -> None:
+        stored = NewMessage(json=as_json(with_briefing(answer, self.briefing)), token_ids=drawn.tobytes())
+        messages = [*[NewMessage(json=as_json(message)) for message in self.new_messages], stored]
         try:
             is_stored = await self.store.append(self.session, messages)
         except GatewayError as error:

@@ -1,22 +1,33 @@
 """Answers of chat in the protocol's shapes, whole and as the chunks of a stream in the order that it wants.
 
-For each choice: one chunk with the role and empty content, then content, then one empty delta with the
-reason why it ended. Content never rides on the last one, and no delta of content is empty.
+For each choice: one chunk with the role and empty content, then reasoning, content and calls, then one empty
+delta with the reason why it ended. Content never rides on the last one, and no delta of content is empty.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from gateway.choice import Piece, ToldToken
+from gateway.choice import CallPiece, Choice, Piece, ToldToken
 from gateway.conversation.spelling import Spelling
 from gateway.wire.cache_answers import CacheExplanation
-from gateway.wire.chat_response import ChatChoice, ChatChunk, ChatCompletion, ChatMessage, ChunkChoice, Delta
+from gateway.wire.chat_response import (
+    CalledFunction,
+    ChatChoice,
+    ChatChunk,
+    ChatCompletion,
+    ChatMessage,
+    ChunkChoice,
+    Delta,
+    ToolCall,
+    ToolCallDelta,
+)
 from gateway.wire.form import Head, Told
 from gateway.wire.logprobs import ChoiceLogprobs, chat_logprobs
 from gateway.wire.usage import Usage
 
-__all__ = ["ChatForm"]
+__all__ = ["ChatForm", "answer_message"]
 
 
 class ChatForm:
@@ -36,10 +47,8 @@ class ChatForm:
             self._begun.add(piece.index)
             yield self._chunk(ChunkChoice(index=piece.index, delta=Delta(role="assistant", content="")))
         untold = self._logprobs(piece.logprobs) if piece.logprobs else None
-        if piece.text:
-            yield self._chunk(
-                ChunkChoice(index=piece.index, delta=Delta(content=piece.text), logprobs=untold)
-            )
+        for delta in _deltas(piece):
+            yield self._chunk(ChunkChoice(index=piece.index, delta=delta, logprobs=untold))
             untold = None
         if piece.finish_reason is not None:
             yield self._chunk(
@@ -70,9 +79,16 @@ class ChatForm:
         )
 
     def _choice(self, told: Told) -> ChatChoice:
+        calls = _whole_calls(told.calls)
+        message = ChatMessage(
+            told.text or (None if calls else ""),
+            tool_calls=calls or UNSET,
+            reasoning_content=told.reasoning or UNSET,
+            reasoning=told.reasoning or UNSET,
+        )
         return ChatChoice(
             index=told.index,
-            message=ChatMessage(told.text),
+            message=message,
             logprobs=self._logprobs(told.tokens),
             finish_reason=told.end,
         )
@@ -95,3 +111,44 @@ class ChatForm:
 
     def _logprobs(self, tokens: Sequence[ToldToken]) -> ChoiceLogprobs | None:
         return None if self._num_top is None else chat_logprobs(self._spelling, tokens, self._num_top)
+
+
+def answer_message(choice: Choice) -> dict[str, Any]:
+    """A finished answer as a message of its conversation, as a client would send it back."""
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text or (None if choice.calls else "")}
+    if choice.calls:
+        message["tool_calls"] = [
+            {"id": each.id, "type": "function", "function": {"name": each.name, "arguments": each.arguments}}
+            for each in choice.calls
+        ]
+    if choice.reasoning:
+        message["reasoning_content"] = choice.reasoning
+    return message
+
+
+def _deltas(piece: Piece) -> Iterator[Delta]:
+    if piece.reasoning:
+        yield Delta(reasoning_content=piece.reasoning, reasoning=piece.reasoning)
+    if piece.text:
+        yield Delta(content=piece.text)
+    for call in piece.calls:
+        yield Delta(tool_calls=[_call_delta(call)])
+
+
+def _call_delta(call: CallPiece) -> ToolCallDelta:
+    if call.begins is None:
+        return ToolCallDelta(index=call.place, function=CalledFunction(arguments=call.arguments))
+    return ToolCallDelta(
+        index=call.place,
+        id=call.begins.id,
+        type="function",
+        function=CalledFunction(name=call.begins.name, arguments=call.arguments),
+    )
+
+
+def _whole_calls(pieces: Sequence[CallPiece]) -> list[ToolCall]:
+    calls = [piece.begins for piece in pieces if piece.begins is not None]
+    return [
+        ToolCall(id=call.id, function=CalledFunction(name=call.name, arguments=call.arguments))
+        for call in calls
+    ]

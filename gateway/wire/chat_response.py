@@ -14,15 +14,52 @@ from gateway.wire.form import FinishReason
 from gateway.wire.logprobs import ChoiceLogprobs, PromptLogprobs
 from gateway.wire.usage import Usage
 
-__all__ = ["ChatChoice", "ChatChunk", "ChatCompletion", "ChatMessage", "ChunkChoice", "Delta"]
+__all__ = [
+    "CalledFunction",
+    "ChatChoice",
+    "ChatChunk",
+    "ChatCompletion",
+    "ChatMessage",
+    "ChunkChoice",
+    "Delta",
+    "ToolCall",
+    "ToolCallDelta",
+]
+
+
+class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """Which function is called, and with what. In a stream the name comes once, arguments in pieces."""
+
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call, whole."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chunk adds to a call: id and type come once."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: CalledFunction
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
-    """The answer."""
+    """The answer. Its content is null where it is nothing but calls. Reasoning has two names."""
 
-    content: str
+    content: str | None
     role: Literal["assistant"] = "assistant"
     refusal: None = None
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +90,9 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):

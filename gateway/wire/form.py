@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gateway.choice import Piece, ToldToken
+from gateway.choice import CallPiece, EndReason, Piece, ToldToken
 from gateway.wire.cache_answers import CacheExplanation
 from gateway.wire.logprobs import PromptLogprobs
 from gateway.wire.usage import Usage
 
 __all__ = ["FinishReason", "Form", "Head", "Told"]
 
-FinishReason = Literal["stop", "length"]
+FinishReason = EndReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,8 @@ class Told:
     text: str = ""
     tokens: list[ToldToken] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    reasoning: str = ""
+    calls: list[CallPiece] = field(default_factory=list)
     prompt_logprobs: PromptLogprobs | None = None  # when asked for
 
     def add(self, piece: Piece) -> None:
@@ -42,6 +44,8 @@ class Told:
         self.text += piece.text
         self.tokens += piece.logprobs
         self.finish_reason = piece.finish_reason
+        self.reasoning += piece.reasoning
+        self.calls += piece.calls
 
     @property
     def end(self) -> FinishReason:

@@ -46,6 +46,9 @@ class Message(BaseModel):
     name: str | None = None
     tool_calls: Annotated[list[dict[str, Any]] | None, FailFast()] = None
     tool_call_id: str | None = None
+    # by either name
+    reasoning_content: str | None = None
+    reasoning: str | None = None
 
     def for_template(self) -> dict[str, Any]:
         """The message as chat templates expect it: a plain dict, without the keys that were not given."""

@@ -13,6 +13,7 @@ from gateway.wire.complaint import to_invalid_request
 from gateway.wire.completion_limits import check_completion
 from gateway.wire.completion_request import CompletionRequest
 from gateway.wire.stored import raw_messages
+from gateway.wire.tool_limits import check_tools
 from gateway.wire.unserved import (
     CHAT_HINTS,
     COMPLETION_HINTS,
@@ -48,6 +49,7 @@ def parse_chat_request(body: bytes) -> ParsedChat:
     refuse_unserved(fields, UNSERVED_CHAT)
     chat = _typed(fields, ChatRequest)
     check_chat(chat)
+    check_tools(chat)
     num_unknown = _num_unknown(fields, ChatRequest, CHAT_HINTS)
     return ParsedChat(chat, num_unknown, [] if chat.session_id is None else raw_messages(fields))
 

@@ -9,6 +9,7 @@ from gateway.store.keyset import seconds_since_1970
 from gateway.store.prefixes import SharedPrefix
 from gateway.store.sessions import Session, StoredMessage
 from gateway.wire.cache_answers import CacheUse
+from gateway.wire.stored import without_briefing
 
 __all__ = ["Deleted", "MessageAnswer", "PinAnswer", "PrefixAnswer", "SessionAnswer", "message_id"]
 
@@ -59,7 +60,7 @@ class MessageAnswer(msgspec.Struct, frozen=True, kw_only=True):
             id=message_id(session_id, stored.position),
             created_at=seconds_since_1970(stored.created_at),
             position=stored.position,
-            message=stored.message,
+            message=without_briefing(stored.message),
         )
 
 

@@ -8,11 +8,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gateway.conversation.briefing import NOTHING, Briefing
 from gateway.errors import InvalidRequest
 from gateway.wire.messages import Message
 
-__all__ = ["as_json", "messages_of", "raw_messages"]
+__all__ = ["as_json", "briefing_in", "messages_of", "raw_messages", "with_briefing", "without_briefing"]
 
+_BRIEFING = "briefing"  # beside the fields of an answer: what its prompt was rendered with
 _MAX_DEPTH = 32
 
 
@@ -50,6 +52,23 @@ def as_json(value: object) -> str:
 def messages_of(stored: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Stored messages as a chat request has them."""
     return [Message.model_validate(message) for message in stored]
+
+
+def with_briefing(answer: Mapping[str, Any], briefing: Briefing) -> dict[str, Any]:
+    """An answer as it is stored."""
+    told = {"tools": list(briefing.tools), "words": dict(briefing.words)}
+    return {**answer, **({_BRIEFING: told} if briefing else {})}
+
+
+def briefing_in(stored: Mapping[str, Any]) -> Briefing:
+    """What a stored answer's prompt was rendered with; nothing for other messages."""
+    told = stored.get(_BRIEFING)
+    return NOTHING if told is None else Briefing(told["tools"], told["words"])
+
+
+def without_briefing(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored message as a client is told of it."""
+    return {name: value for name, value in stored.items() if name != _BRIEFING}
 
 
 def _depths(value: object) -> Iterator[int]:

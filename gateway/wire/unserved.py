@@ -33,19 +33,16 @@ UNSERVED_CHAT: Unserved = {
     "modalities": (["text"],),
     "moderation": (),
     "prediction": (),
-    "reasoning_effort": ("none",),
     "service_tier": ("auto", "default"),
     "store": (False,),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "verbosity": ("medium",),
     "web_search_options": (),
     # extensions of other servers
     "best_of": (1,),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
     "documents": ([],),
     "echo": (False,),
+    "thinking_token_budget": (),
     **_EXTENSIONS,
 }
 
@@ -63,15 +60,17 @@ UNSERVED_COMPLETIONS: Unserved = {
     **_EXTENSIONS,
 }
 
+# what took the place of a field
+_SUCCESSORS = {"function_call": "tool_choice", "functions": "tools"}
+
 _HINTS = (
-    "parallel_tool_calls",
     "prompt_cache_key",
     "prompt_cache_options",
     "prompt_cache_retention",
     "safety_identifier",
 )
 CHAT_HINTS = frozenset({*UNSERVED_CHAT, *_HINTS})
-COMPLETION_HINTS = frozenset({*UNSERVED_COMPLETIONS, *_HINTS, "metadata"})
+COMPLETION_HINTS = frozenset({*UNSERVED_COMPLETIONS, *_HINTS, "metadata", "parallel_tool_calls"})
 
 
 def refuse_unserved(fields: Mapping[str, object], unserved: Unserved) -> None:
@@ -80,9 +79,10 @@ def refuse_unserved(fields: Mapping[str, object], unserved: Unserved) -> None:
         value = fields.get(name)
         if value is None or any(_equal(value, silent) for silent in silent_values):
             continue
-        raise InvalidRequest(
-            f"{name} is not served here{_instead(silent_values)}.", param=name, code="unsupported_parameter"
-        )
+        words = f"{name} is not served here{_instead(silent_values)}"
+        if (successor := _SUCCESSORS.get(name)) is not None:
+            words += f"; {successor} takes its place"
+        raise InvalidRequest(f"{words}.", param=name, code="unsupported_parameter")
 
 
 def _equal(value: object, silent: object) -> bool:

@@ -134,7 +134,7 @@ def test_a_clients_message_that_reads_like_an_answer_gets_no_ids_of_it() -> None
     )
     messages = [said("user", "yes"), said("assistant", "yes"), said("assistant", "yes")]
 
-    found = answers_in(rendering, messages, {2: b"1234"}, OPENING)
+    found = answers_in(rendering, messages, {2: ("yes", b"1234")}, OPENING)
 
     assert found == {9: Answer("assistant\n", "yes", b"1234")}
 
@@ -142,14 +142,14 @@ def test_a_clients_message_that_reads_like_an_answer_gets_no_ids_of_it() -> None
 def test_what_the_template_changed_is_left_out() -> None:
     rendering = Rendering((START, "assistant\nyes", END, "\n"))
 
-    assert answers_in(rendering, [said("assistant", " yes ")], {0: b"1234"}, OPENING) == {}
+    assert answers_in(rendering, [said("assistant", " yes ")], {0: (" yes ", b"1234")}, OPENING) == {}
 
 
 def test_where_the_stretches_are_not_those_of_the_answers_nothing_is_told() -> None:
     rendering = Rendering((START, "user\nyes", END, "\n", START, "assistant\nyes"))
 
     # the open stretch at the end may be continued, so it is no answer's
-    assert answers_in(rendering, [said("assistant", "yes")], {0: b"1234"}, OPENING) is None
+    assert answers_in(rendering, [said("assistant", "yes")], {0: ("yes", b"1234")}, OPENING) is None
 
 
 def test_one_by_one_it_ends_where_the_answers_are_known(monkeypatch: pytest.MonkeyPatch) -> None:

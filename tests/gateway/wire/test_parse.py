@@ -93,7 +93,7 @@ def test_a_value_that_says_nothing_is_taken(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("store", True), ("store", 0), ("tools", [{}]), ("best_of", True)]
+    ("name", "value"), [("store", True), ("store", 0), ("functions", [{}]), ("best_of", True)]
 )
 def test_a_value_that_only_resembles_nothing_is_refused(name: str, value: object) -> None:
     assert refusal(**{name: value}).param == name
