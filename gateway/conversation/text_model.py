@@ -19,6 +19,8 @@ _ENDS = (
     "<end_of_turn>",
     "</s>",
 )
+# Where an answer is several messages on channels, this one ends a message and not the answer; a call ends it.
+_CHANNEL, _MESSAGE_END, _CALL_END = "<|channel|>", "<|end|>", "<|call|>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,8 @@ class TextModel:
 
 def end_token_ids(special: Mapping[str, int], declared: Iterable[int | None]) -> tuple[int, ...]:
     """The ids that a model's files declare, and those of the well-known end tokens among its special ones."""
-    known = (special[spelling] for spelling in _ENDS if spelling in special)
+    ends = {*_ENDS, _CALL_END} - {_MESSAGE_END} if _CHANNEL in special else _ENDS
+    known = (special[spelling] for spelling in ends if spelling in special)
     return tuple(sorted({*known, *(token_id for token_id in declared if token_id is not None)}))
 
 

@@ -1,7 +1,8 @@
-"""Readers of calls and reasoning: what each form becomes however its text is cut, and that nothing is lost."""
+"""Readers of calls and reasoning: what each form becomes however it is cut, and that nothing is lost."""
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -54,6 +55,8 @@ def said(content: str = "", *calls: list[str], reasoning: str = "") -> dict[str,
     return {"content": content, "reasoning": reasoning, "calls": list(calls)}
 
 
+UNKNOWN = '<tool_call>{"name": "no", "arguments": {}}'
+HM = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
 LOOKED = ["look", '{"q": "x}<tool_call>"}']
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("hermes", "hello ", said("hello ")),
@@ -62,7 +65,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("hermes", "<tool_call>bad</tool_call> x", said("<tool_call>bad</tool_call> x")),
     ("hermes", '<tool_call><tool_call>{"name": "go"}', said("<tool_call>", ["go", "{}"])),
     ("hermes", '<tool_call>{"arguments": {"a": [1]}, "name": "look"}', said("", ["look", '{"a": [1]}'])),
-    ("hermes", '<tool_call>{"name": "no", "arguments": {}}', said('<tool_call>{"name": "no", "arguments": {}}')),
+    ("hermes", UNKNOWN, said(UNKNOWN)),
     ("hermes", '<tool_call>{"name": "go", "arguments": "{\\"q\\": 1}"}', said("", ["go", '{"q": 1}'])),
     ("hermes", '<tool_call>{"name": "go", "arguments": null}', said("", ["go", "{}"])),
     ("hermes", '<tool_call>{"name": "go", "arguments": {"q": "un', said("", ["go", '{"q": "un'])),
@@ -73,7 +76,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("hermes", LOOK, said(LOOK)),
     ("default", LOOK, said("", LOOKED)),
     ("default", '{"answer": 1}', said('{"answer": 1}')),
-    ("objects", '{"name": "go", "parameters": {"q": 1}}; {"name": "go"}', said("", ["go", '{"q": 1}'], ["go", "{}"])),
+    ("objects", '{"name": "go", "parameters": {"q": 1}}; {"name": "go"}',
+     said("", ["go", '{"q": 1}'], ["go", "{}"])),
     ("objects", '<|python_tag|>{"name": "go", "parameters": {}}', said("", ["go", "{}"])),
     ("objects", '{"name": "Bob"} x', said('{"name": "Bob"} x')),
     ("pythonic", '[look(q="x)", n=[1, {"a": True}]), go()]',
@@ -86,7 +90,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
      said("", ["look", '{"q": "}"}'], ["go", "{}"])),
     ("mistral", "[TOOL_CALLS]none{}", said("[TOOL_CALLS]none{}")),
     ("channels", "plain", said("plain")),
-    ("channels", f"<|channel|>analysis<|message|>hm<|end|><|start|>assistant{FINAL}Hi", said("Hi", reasoning="hm")),
+    ("channels", f"{HM}{FINAL}Hi", said("Hi", reasoning="hm")),
     ("channels", '<|channel|>commentary to=functions.go <|constrain|>json<|message|>{"q": 1}<|call|>',
      said("", ["go", '{"q": 1}'])),
     ("channels", "<|channel|>commentary to=functions.no<|message|>{}", said("{}")),
@@ -108,8 +112,10 @@ def test_an_answer_is_read_alike_whole_and_letter_by_letter(
 
 PARTS = (
     "<tool_call>", "</tool_call>", LOOK, HERMES, LISTED, "<|python_tag|>", "[look(q='a')]", "[TOOL_CALLS]",
-    "<think>", "</think>", '{"name": "go", ', '"arguments": {', "}", "]", "; ", "\n", " ", "go[ARGS]{}", '"', "\\",
-    "<|channel|>", "<|message|>", "<|end|>", "<|start|>assistant", "commentary to=functions.go", "analysis", "x",
+    "<think>", "</think>", '{"name": "go", ', '"arguments": {', "}", "]", "; ", "\n", " ", "go[ARGS]{}",
+    '"', "\\",
+    "<|channel|>", "<|message|>", "<|end|>", "<|start|>assistant", "commentary to=functions.go",
+    "analysis", "x",
 )  # fmt: skip
 texts = st.lists(st.sampled_from(PARTS) | st.text(max_size=3), max_size=8).map("".join)
 FAMILIES = (*SOURCES, "channels", "thoughts", "inside")
@@ -119,7 +125,7 @@ FAMILIES = (*SOURCES, "channels", "thoughts", "inside")
 @given(text=texts, cuts=st.lists(st.integers(0, 200), max_size=6))
 def test_how_a_text_is_cut_changes_nothing(family: str, text: str, cuts: list[int]) -> None:
     ends = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    pieces = [text[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+    pieces = [text[begin:end] for begin, end in pairwise(ends)]
 
     assert read(reader_of(family), pieces) == read(reader_of(family), [text])
 

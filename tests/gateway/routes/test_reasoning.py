@@ -1,0 +1,141 @@
+"""POST /v1/chat/completions of models that reason: what is told apart, and what templates are given."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from gateway.conversation.prompt import Prompts
+from gateway.conversation.template import ChatTemplate
+from gateway.conversation.text_model import TextModel
+from gateway.settings import Settings
+from tests.fakes import ByteTokenizer, Script, ScriptedEngine
+from tests.gateway.talk import chat, choices_of, content_of, error_of, finish_of, stream
+from tests.live import live_server, scripted_services
+
+TURNS = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{{ message.content.split('</think>')[-1].lstrip('\n') }}<|im_end|>\n{% endfor %}"
+)
+PLAIN = TURNS + "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+OPENED = TURNS + "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+SWITCHED = OPENED.replace("<think>\n", "{% if enable_thinking is false %}<think></think>{% endif %}")
+KEPT = PLAIN.replace("{{ message.content", "{{ message.reasoning_content }}{{ message.content")
+
+
+@contextmanager
+def serving(engine: ScriptedEngine, template: str) -> Iterator[httpx.Client]:
+    tokenizer = ByteTokenizer(("<|im_start|>", "<|im_end|>"))
+    prompts = Prompts(TextModel(tokenizer, ChatTemplate(template), (257,)), transcript_bytes=1 << 20)
+    with (
+        live_server(scripted_services(engine, prompts), Settings()) as live,
+        httpx.Client(base_url=live.url, timeout=10) as client,
+    ):
+        yield client
+
+
+def says(engine: ScriptedEngine, text: str) -> None:
+    engine.scripts = [Script(list(text.encode()))]
+
+
+def reasoning_of(events: list[Any], name: str) -> str:
+    return "".join(choice["delta"].get(name, "") for choice in choices_of(events))
+
+
+@pytest.mark.parametrize(
+    ("template", "text", "stop", "reasoning", "content", "num_reasoning"),
+    [
+        (PLAIN, "<think>two and four</think>answer four!", "four", "two and four", "answer ", 21),
+        (PLAIN, "<think>\nhm\n</think>\n\nYes.", None, "hm", "Yes.", 13),
+        (OPENED, "hm\n</think>\n\nYes.", None, "hm", "Yes.", 11),
+        (OPENED, "hm, no end", None, "hm, no end", "", 10),
+        (PLAIN, "Yes.", None, "", "Yes.", 0),
+    ],
+)
+def test_reasoning_is_told_apart_counted_and_not_searched(
+    engine: ScriptedEngine, template: str, text: str, stop: str | None, reasoning: str, content: str,
+    num_reasoning: int,
+) -> None:  # fmt: skip
+    says(engine, text)
+
+    with serving(engine, template) as client:
+        whole, events = chat(client, stop=stop).json(), stream(client, stop=stop)
+
+    ChatCompletion.model_validate(whole, strict=True)
+    for event in events[:-1]:
+        ChatCompletionChunk.model_validate(event, strict=True)
+    told = whole["choices"][0]["message"]
+    assert (told.get("reasoning_content", ""), told.get("reasoning", "")) == (reasoning, reasoning)
+    assert (told["content"], whole["choices"][0]["finish_reason"]) == (content, "stop")
+    assert content_of(events) == content
+    assert finish_of(events) == ["stop"]
+    assert reasoning_of(events, "reasoning") == reasoning_of(events, "reasoning_content") == reasoning
+    assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] == num_reasoning
+
+
+def test_a_model_that_does_not_reason_has_its_marks_in_its_content(
+    client: httpx.Client, engine: ScriptedEngine
+) -> None:
+    says(engine, "<think>a</think>b")
+
+    assert chat(client).json()["choices"][0]["message"]["content"] == "<think>a</think>b"
+
+
+def test_earlier_reasoning_comes_back_where_the_template_asks_for_it(engine: ScriptedEngine) -> None:
+    history = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "a", "reasoning": "BECAUSE"},
+        {"role": "user", "content": "r"},
+    ]
+    with serving(engine, KEPT) as client:
+        assert chat(client, messages=history).status_code == 200
+    with serving(engine, PLAIN) as client:
+        assert chat(client, messages=history).status_code == 200
+
+    kept, dropped = [bytes([each for each in ids if each < 256]) for ids in engine.prompts]
+    assert b"BECAUSE" in kept
+    assert b"BECAUSE" not in dropped
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_off"),
+    [
+        ({}, False),
+        ({"reasoning_effort": "none"}, True),
+        ({"reasoning_effort": "high"}, False),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, True),
+        ({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}, False),
+    ],
+)
+def test_a_template_is_told_whether_to_reason(
+    engine: ScriptedEngine, fields: dict[str, Any], is_off: bool
+) -> None:
+    with serving(engine, SWITCHED) as client:
+        assert chat(client, **fields).status_code == 200
+
+    prompt = bytes([each for each in engine.prompts[-1] if each < 256])
+    assert prompt.endswith(b"<think></think>") == is_off
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"reasoning_effort": "huge"}, "reasoning_effort"),
+        ({"reasoning_effort": "low"}, "reasoning_effort"),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, "chat_template_kwargs.enable_thinking"),
+        ({"chat_template_kwargs": {"messages": "x"}}, "chat_template_kwargs.messages"),
+        ({"chat_template_kwargs": {"message": {}}}, "chat_template_kwargs.message"),
+        ({"thinking_token_budget": 9}, "thinking_token_budget"),
+    ],
+)
+def test_what_the_template_does_not_ask_for_is_refused_by_name(
+    client: httpx.Client, fields: dict[str, Any], param: str
+) -> None:
+    assert error_of(chat(client, **fields), 400)["param"] == param
+
+
+def test_effort_none_says_nothing_to_a_model_that_does_not_reason(client: httpx.Client) -> None:
+    assert chat(client, reasoning_effort="none", chat_template_kwargs={}).status_code == 200
