@@ -26,6 +26,7 @@ class Transcripts:
 
     def __init__(self, tokenizer: Tokenizer, *, max_bytes: int) -> None:
         self._tokenizer = tokenizer
+        self._special_ids = frozenset(tokenizer.special_tokens.values())
         self._max_bytes = max_bytes
         self._entries: OrderedDict[bytes, bytes] = OrderedDict()  # key -> packed int32 ids
         self._num_bytes = 0
@@ -80,8 +81,29 @@ class Transcripts:
             chain.extend(unit, closed=True)
         begun = rendering.open_stretch
         before = self._begun(chain, begun)
+        self._put_runs(chain.copy(), begun, before, drawn)
         self._put(chain.extend(begun + text, closed=True), before + drawn.tobytes())
         return True
+
+    def _put_runs(self, chain: "_Chain", begun: str, before: bytes, drawn: "array[int]") -> None:
+        """Remember an answer in the runs that it becomes where the template writes its special tokens, such
+        as those around a call, which the model drew as text.
+        """
+        special = self._special_ids
+        if special.isdisjoint(drawn):
+            return
+        text, ids = begun.encode(), before
+        for token_id in (*drawn, None):
+            if token_id is not None and token_id not in special:
+                text += self._tokenizer.decode_bytes(token_id)
+                ids += array("i", [token_id]).tobytes()
+                continue
+            if text:
+                # a special token begins with a whole character, so each run is text as all of them are
+                self._put(chain.extend(text.decode(), closed=True), ids)
+            text, ids = b"", b""
+            if token_id is not None:
+                chain.extend(token_id, closed=True)
 
     def _answered(self, chain: "_Chain", key: bytes, answer: Answer) -> bytes | None:
         """The ids of a closed stretch that an answer ends; None if the drawn ones are not its text's.

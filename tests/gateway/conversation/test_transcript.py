@@ -191,3 +191,16 @@ def test_every_turn_begins_with_all_that_was_read_and_written(
         assert prompt[: len(past)] == past
         past = [*prompt, *drawn, END]
         messages.append({"role": "assistant", "content": answer})
+
+
+def test_special_tokens_that_were_drawn_as_text_stand_between_the_very_ids(tiny: ByteBPE) -> None:
+    transcripts = remembering(tiny)
+    opening, closing = (tiny.special_tokens[mark] for mark in ("<think>", "</think>"))
+    drawn = [opening, *byte_ids(tiny, b"hello"), closing, *byte_ids(tiny, b"there")]
+    prompt = transcripts.encode("t", QUESTION)
+
+    assert transcripts.record("t", QUESTION, text="<think>hello</think>there", ids=drawn)
+
+    answer = ("assistant\n", opening, "hello", closing, "there", END, "\n")
+    following = transcripts.encode("t", Rendering((*QUESTION.units[:-1], *answer), MODEL))
+    assert list(following)[: len(prompt) + len(drawn)] == [*prompt, *drawn]
