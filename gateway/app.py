@@ -21,6 +21,7 @@ from gateway.journal import Journal
 from gateway.limits import BodyLimit
 from gateway.observe import Observe
 from gateway.prefixes import SharedPrefixes
+from gateway.prompt_caching import PromptCaching
 from gateway.rendering import ChatRenderer
 from gateway.routes.admin import AdminRoute
 from gateway.routes.chat import ChatRoute
@@ -61,11 +62,18 @@ def _routes(
     server = settings.server
     pace = Pace(ping_seconds=server.ping_seconds, send_timeout_seconds=server.send_timeout_seconds)
     intake = Intake(services, keeps_trace=settings.database.prefix_trace)
+    caching = PromptCaching(services)
     chat = ChatRoute(
-        services, intake=intake, renderer=renderer, sessions=sessions, journal=journal, pace=pace
+        services,
+        intake=intake,
+        renderer=renderer,
+        sessions=sessions,
+        journal=journal,
+        pace=pace,
+        caching=caching,
     )
     completions = CompletionsRoute(
-        services, intake=intake, pace=pace, max_waiting=settings.engine.max_waiting
+        services, intake=intake, pace=pace, caching=caching, max_waiting=settings.engine.max_waiting
     )
     admin = AdminRoute(services, prefixes=prefixes, journal=journal, pace=pace)
     models = ModelsRoute(services)

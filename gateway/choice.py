@@ -75,9 +75,10 @@ class Choice:
         offset: int = 0,
         reader: Reader | None = None,
         spellings: Mapping[int, str] | None = None,
+        is_empty: bool = False,
     ) -> None:
         """`offset` counts the characters that are told before it; `spellings` are of control tokens that the
-        reader reads.
+        reader reads. An empty one is to have no token, and has stopped then.
         """
         self.index = index
         self.token_ids: list[int] = []
@@ -92,6 +93,7 @@ class Choice:
         self._detokenizer = detokenizer
         self._stops = stops
         self._min_tokens = min_tokens
+        self._is_empty = is_empty
         self._num_characters = offset
         self._reader = reader
         self._spellings = spellings or {}
@@ -135,6 +137,8 @@ class Choice:
             self._parts.append(self._stops.flush())
             has_called = bool(self.calls) and event.finish_reason == "stop"
             self.finish_reason = "tool_calls" if has_called else event.finish_reason
+            if self._is_empty:
+                self.finish_reason = "stop"
             self.stop_token_id = event.stop_token_id
         return self._take()
 

@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from engine.cache_messages import CacheReport
 from engine.messages import Submit, TokenEvent, TokenLogprob
 from gateway.choice import Choice, Piece, ToldToken
 
@@ -32,6 +33,7 @@ class Generation:
     choices: list[Choice]
     echo: Echo | None = None
     num_cached_tokens: int = 0
+    cache: CacheReport | None = None  # of choice 0
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # from the second token on
     _waiting: list[TokenEvent] = field(default_factory=list)  # until the prompt can be told
     _is_echoed: bool = False
@@ -54,6 +56,8 @@ class Generation:
     def push(self, event: TokenEvent) -> list[Piece]:
         """Take the next event. Mutates; what is told of choices that have just finished says so."""
         self.num_cached_tokens = event.num_cached_tokens
+        if event.cache is not None and event.choice == 0:
+            self.cache = event.cache
         self.prompt_logprobs += event.prompt_logprobs or ()
         self._waiting.append(event)
         if not self._can_tell:

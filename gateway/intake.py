@@ -126,6 +126,7 @@ class Intake:
                     offset=offset,
                     reader=None if reading is None else reading.reader(),
                     spellings={} if reading is None else reading.spellings,
+                    is_empty=text.prewarms,
                 )
             )
         return choices

@@ -56,7 +56,7 @@ class ChatRenderer:
             )
 
         try:
-            return await self._beside(work, _cost(messages, briefing))
+            return await self.beside(work, messages, briefing)
         except ValueError as refusal:
             raise InvalidRequest(f"{refusal}"[:500], param="messages") from None
 
@@ -83,9 +83,24 @@ class ChatRenderer:
             briefing=briefing,
         )
 
-    async def _beside(self, work: Callable[[], T], num_characters: int) -> T:
-        """Do work on so much text: in a thread if it is long, for a short one is not worth a thread."""
-        return await asyncio.to_thread(work) if num_characters > _LONG_TEXT else work()
+    def beginnings_now(
+        self,
+        messages: Sequence[Message],
+        ends: Sequence[tuple[int, int]],
+        namespace: bytes,
+        *,
+        now: datetime,
+        briefing: Briefing = NOTHING,
+    ) -> "list[array[int]]":
+        """The ids of what stands before each of some places: a message's index, and an offset into its
+        content. Raises ValueError.
+        """
+        plain = [message.for_template() for message in messages]
+        return self.prompts.beginnings(plain, ends, tenant=namespace.hex(), now=now, briefing=briefing)
+
+    async def beside(self, work: Callable[[], T], messages: Sequence[Message], briefing: Briefing) -> T:
+        """Do work on messages: in a thread if they are long, for short ones are not worth a thread."""
+        return await asyncio.to_thread(work) if _cost(messages, briefing) > _LONG_TEXT else work()
 
     def refuse_hopeless_length(self, messages: Sequence[Message], limit: int) -> None:
         """Refuse text that cannot fit into `limit` tokens whatever they turn out to be.

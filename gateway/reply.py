@@ -6,27 +6,60 @@ kept of the answer is stored.
 """
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
+
+from msgspec import UNSET, UnsetType
 
 from engine.cache_messages import CacheReport
 from engine.client import Events
 from engine.errors import EngineDied
-from engine.messages import TokenEvent
+from engine.messages import Submit, TokenEvent
 from gateway.choice import Choice, Piece
 from gateway.generation import Generation
 from gateway.record import RequestRecord
 from gateway.services import Services
 from gateway.sessions.turn import Turn
-from gateway.wire.cache_answers import CacheExplanation
+from gateway.wire.cache_answers import NOTHING, CacheExplanation, CacheTold
+from gateway.wire.cache_diagnostics import Diagnostics
 from gateway.wire.chat_form import answer_message
+from gateway.wire.prompt_cache import Ttl
 from gateway.wire.usage import CompletionTokensDetails, PromptTokensDetails, Usage
+from gateway.written import num_left, num_new, with_beginning, writes_by_ttl
 
-__all__ = ["Explain", "Reply"]
+__all__ = ["CacheWork", "Explain", "Reply"]
 
 _MAX_TOGETHER = 32  # events of one reply: who waits behind them should not wait long
 
 Explain = Callable[[CacheReport], Awaitable[CacheExplanation]]
+
+
+class CacheWork(Protocol):
+    """What a reply does for the cache when its answers have ended."""
+
+    @property
+    @abstractmethod
+    def keeps(self) -> bool:
+        """Whether something is to be kept for a time."""
+
+    @property
+    @abstractmethod
+    def compares(self) -> bool:
+        """Whether the client wants a comparison."""
+
+    @abstractmethod
+    async def keep(self) -> Mapping[Ttl, int]:
+        """Keep what is to be kept; says how many tokens of the prompts are."""
+
+    @abstractmethod
+    def compared(self) -> Diagnostics:
+        """What became of an earlier request's prompt in this one."""
+
+    @abstractmethod
+    def remember(self) -> None:
+        """Let later requests be compared with this one."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -41,9 +74,13 @@ class Reply:
     remember: Callable[[Choice], object] = lambda _: None  # told of every finished choice
     turn: Turn | None = None  # of the session that the answer belongs to
     explain: Explain | None = None  # given when the client wants to be told
-    cache: CacheExplanation | None = None  # what it is told; there with the last piece
+    cache_work: CacheWork | None = None
+    ahead: Submit | None = None  # computes the beginning of the prompt that is kept, if the rest is not
+    cache: CacheTold = NOTHING  # what the client is told; there with the last piece
     is_told: bool = False  # whether the last piece is
     _events: Events | None = None
+    _ahead_report: CacheReport | None = None
+    _kept: Mapping[Ttl, int] | None = None  # tokens that are kept for a time
     _by_id: dict[str, Generation] = field(default_factory=dict)  # of requests
     _last_tokens: dict[tuple[str, int], float] = field(default_factory=dict)
 
@@ -52,6 +89,8 @@ class Reply:
         and then nothing runs.
         """
         submits = [generation.submit for generation in self.generations]
+        if self.ahead is not None:
+            submits.insert(0, self.ahead)
         self._by_id = {generation.submit.request_id: generation for generation in self.generations}
         self._events = await self.services.engine.start(submits)
         self.record.completion_id = self.completion_id
@@ -97,10 +136,24 @@ class Reply:
             prompt_tokens=num_prompt_tokens,
             completion_tokens=num_completion_tokens,
             total_tokens=num_prompt_tokens + num_completion_tokens,
-            prompt_tokens_details=PromptTokensDetails(self.record.cached_tokens),
+            prompt_tokens_details=self._prompt_details(),
             completion_tokens_details=CompletionTokensDetails(
                 reasoning_tokens=sum(each.num_reasoning_tokens for each in self.generations)
             ),
+        )
+
+    def _prompt_details(self) -> PromptTokensDetails:
+        num_cached = start = self.record.cached_tokens
+        if self.ahead is None:
+            num_written = sum(
+                num_left(each.submit, each.num_cached_tokens, each.cache) for each in self.generations
+            )
+        else:
+            num_written = num_new(self._ahead_report)
+            start = len(self.ahead.prompt) // 4 - num_written
+        by_ttl = UNSET if self._kept is None else writes_by_ttl(self._kept, start, start + num_written)
+        return PromptTokensDetails(
+            cached_tokens=num_cached, cache_write_tokens=num_written, cache_write_tokens_details=by_ttl
         )
 
     @property
@@ -109,10 +162,17 @@ class Reply:
 
     @property
     def _must_settle(self) -> bool:
-        return self.turn is not None or self.explain is not None
+        work = self.cache_work
+        keeps = work is not None and (work.keeps or work.compares)
+        return keeps or self.turn is not None or self.explain is not None
 
     def _take(self, event: TokenEvent) -> list[Piece]:
         """Feed one event to its generation. Mutates."""
+        if self.ahead is not None and event.request_id == self.ahead.request_id:
+            self._ahead_report = event.cache or self._ahead_report
+            return []
+        if self.ahead is not None and self._ahead_report is not None:
+            event = with_beginning(event, self._ahead_report, len(self.ahead.prompt) // 4)
         generation = self._by_id[event.request_id]
         if generation.choices[event.choice].is_finished:
             return []  # drawn before the abort arrived
@@ -125,8 +185,15 @@ class Reply:
 
     async def _settle(self) -> None:
         """Do what must be done before the client hears of the end."""
+        explanation: CacheExplanation | UnsetType = UNSET
+        diagnostics: Diagnostics | UnsetType = UNSET
         if self.explain is not None and self.record.cache is not None:
-            self.cache = await self.explain(self.record.cache)
+            explanation = await self.explain(self.record.cache)
+        if (work := self.cache_work) is not None:
+            diagnostics = work.compared() if work.compares else UNSET
+            work.remember()
+            self._kept = await work.keep() if work.keeps else None
+        self.cache = CacheTold(explanation, diagnostics)
         if self.turn is not None:
             (generation,) = self.generations
             (answer,) = generation.choices

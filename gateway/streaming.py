@@ -10,14 +10,13 @@ from collections.abc import AsyncGenerator
 from contextlib import ExitStack, aclosing
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from engine.errors import EngineError
 from gateway.choice import Piece
 from gateway.errors import GatewayError, InternalError, error_body, from_engine
 from gateway.events import EventResponse, Pace
 from gateway.reply import Reply
-from gateway.wire.cache_answers import CacheExplanation
+from gateway.wire.cache_answers import NOTHING, CacheTold
 from gateway.wire.form import Form
 
 __all__ = ["event_stream"]
@@ -43,7 +42,7 @@ async def _events(reply: Reply, form: Form, *, with_usage: bool) -> AsyncGenerat
     try:
         async with aclosing(reply.news()) as news:
             async for pieces in news:
-                cache = UNSET if with_usage or reply.cache is None else reply.cache
+                cache = NOTHING if with_usage else reply.cache
                 written = b"".join([writer.written(piece, cache) for piece in pieces])
                 if written and not reply.is_told:
                     yield written
@@ -60,8 +59,7 @@ async def _events(reply: Reply, form: Form, *, with_usage: bool) -> AsyncGenerat
         yield _event(error_body(InternalError("Something failed inside the server.")))
         raise
     if with_usage:
-        cache = UNSET if reply.cache is None else reply.cache
-        written += _event(_ENCODER.encode(form.usage_chunk(reply.usage, cache)))
+        written += _event(_ENCODER.encode(form.usage_chunk(reply.usage, reply.cache)))
     yield written + _DONE
 
 
@@ -72,7 +70,7 @@ class _Writer:
         self._form = form
         self._around: dict[int, tuple[bytes, bytes]] = {}  # of choices that have begun
 
-    def written(self, piece: Piece, cache: CacheExplanation | UnsetType) -> bytes:
+    def written(self, piece: Piece, cache: CacheTold) -> bytes:
         """All events that tell a piece; none, when it has nothing to say."""
         is_more = piece.logprobs or piece.reasoning or piece.calls or piece.finish_reason is not None
         is_plain = piece.text and not is_more

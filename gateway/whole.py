@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import msgspec
 from anyio import CancelScope
-from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -44,7 +43,7 @@ async def whole_answer(
             answer = told[choice.index]
             answer.index, answer.prompt_logprobs = len(answers), of_prompt
             answers.append(answer)
-    whole = form.whole(answers, reply.usage, UNSET if reply.cache is None else reply.cache)
+    whole = form.whole(answers, reply.usage, reply.cache)
     return Response(msgspec.json.encode(whole), media_type="application/json")
 
 

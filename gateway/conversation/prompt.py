@@ -81,6 +81,21 @@ class Prompts:
         answers = self._answers(rendering, messages, drawn or {}, tenant, now, briefing)
         return Prompt(self._transcripts.encode(tenant, rendering, answers), rendering, tenant)
 
+    def beginnings(
+        self,
+        messages: Sequence[Message],
+        ends: Sequence[tuple[int, int]],
+        *,
+        tenant: str,
+        now: datetime,
+        briefing: Briefing = NOTHING,
+    ) -> "list[array[int]]":
+        """The ids of what stands before each of some places: a message's index, and an offset into its
+        content. None of them where the template does not show the place. Raises ValueError.
+        """
+        renderings = self._renderer.render_beginnings(messages, ends, now=now, briefing=briefing)
+        return [array("i") if each is None else self._transcripts.encode(tenant, each) for each in renderings]
+
     def encode(self, text: str) -> "array[int]":
         """Plain text as a prompt of its own, typecode "i": no template, and spellings of special tokens are
         ordinary characters. The beginning-of-text token stands first where the model's tokenizer adds one.

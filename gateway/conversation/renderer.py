@@ -64,6 +64,39 @@ class Renderer:
             rendered = _cut_at(rendered, mark)
         return Rendering(guard.split(rendered, written=self._written), self._model)
 
+    def render_beginnings(
+        self,
+        messages: Sequence[Message],
+        ends: Sequence[tuple[int, int]],
+        *,
+        now: datetime,
+        briefing: Briefing = NOTHING,
+    ) -> list[Rendering | None]:
+        """What is rendered before each of some places: a message's index, and an offset into its content.
+
+        None where the template does not show the place. Raises what `render` does.
+        """
+        template = self._template
+        told_texts = [
+            text for each in (messages, briefing.tools, briefing.words) for text in strings_of(each)
+        ]
+        unused = Guard(self._guarded, texts=[*told_texts, *template.texts])
+        marks = [unused.mark() for _ in ends]
+        marked = [dict(message) for message in messages]
+        for mark, (index, offset) in sorted(zip(marks, ends, strict=True), key=lambda each: -each[1][1]):
+            content = marked[index]["content"]
+            marked[index]["content"] = content[:offset] + mark + content[offset:]
+        guard, hidden, told = self._hide(marked, briefing)
+        rendered = template.render(hidden, now=now, add_generation_prompt=False, briefing=told)
+        unmarked = str.maketrans(dict.fromkeys(marks, ""))
+        beginnings = [rendered.rpartition(mark) for mark in marks]
+        return [
+            Rendering(guard.split(before.translate(unmarked), written=self._written), self._model)
+            if found
+            else None
+            for before, found, _ in beginnings
+        ]
+
     def _hide(
         self, messages: Sequence[Message], briefing: Briefing
     ) -> tuple[Guard, list[dict[str, Any]], Briefing]:

@@ -14,6 +14,7 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.breakpoints import find_ends
 from gateway.briefings import Briefings
 from gateway.choice import Choice
 from gateway.conversation.volatile import VolatileWatch
@@ -23,6 +24,7 @@ from gateway.explanation import Explainer
 from gateway.generation import Generation
 from gateway.intake import Intake
 from gateway.journal import Journal
+from gateway.prompt_caching import PromptCaching, num_written
 from gateway.reading import Readings
 from gateway.record import RequestRecord
 from gateway.rendering import ChatRenderer
@@ -53,6 +55,7 @@ class ChatRoute:
         sessions: Sessions,
         journal: Journal,
         pace: Pace,
+        caching: PromptCaching,
     ) -> None:
         self.services = services
         self.intake = intake
@@ -62,6 +65,7 @@ class ChatRoute:
         self.briefings = Briefings(services.prompts.template_words, self.readings)
         self.sessions = sessions
         self.journal = journal
+        self.caching = caching
         self.watch = VolatileWatch()
         self.pace = pace
 
@@ -154,6 +158,17 @@ class ChatRoute:
             turn=turn,
             explain=explain if chat.cache_hints.explain else None,
         )
+        history = [] if turn is None else turn.history.messages
+        ends = await find_ends(
+            self.renderer,
+            prompt,
+            [*history, *chat.messages],
+            namespace=namespace,
+            num_before=len(history),
+            num_latest=num_written(chat),
+            briefing=briefing,
+        )
+        self.caching.bind(reply, chat, ends)
         self.intake.note(reply)
         if not submit.is_side:
             self._watch(record.tenant, messages)

@@ -17,6 +17,7 @@ from gateway.explanation import explain_plain
 from gateway.generation import Generation
 from gateway.intake import Intake
 from gateway.plain_prompts import PlainPrompts
+from gateway.prompt_caching import PromptCaching
 from gateway.record import RequestRecord
 from gateway.reply import Reply
 from gateway.services import Services
@@ -33,13 +34,16 @@ __all__ = ["CompletionsRoute"]
 class CompletionsRoute:
     """The endpoint, with its collaborators."""
 
-    def __init__(self, services: Services, *, intake: Intake, pace: Pace, max_waiting: int) -> None:
+    def __init__(
+        self, services: Services, *, intake: Intake, pace: Pace, caching: PromptCaching, max_waiting: int
+    ) -> None:
         """`max_waiting` requests of a tenant may wait in the engine, where each prompt is one."""
         self.max_waiting = max_waiting
         self.services = services
         self.intake = intake
         self.prompts = PlainPrompts(services.prompts)
         self.pace = pace
+        self.caching = caching
 
     async def create(self, request: Request) -> Response:
         """Answer one or several prompts, whole or as a stream."""
@@ -113,5 +117,6 @@ class CompletionsRoute:
             created=int(time.time()),
             explain=explain_plain if asked.cache_hints.explain else None,
         )
+        self.caching.bind(reply, asked)
         self.intake.note(reply)
         return reply

@@ -1,12 +1,25 @@
 """What is told of the cache: where a prompt came from, where a session lies, how a move went."""
 
+from dataclasses import dataclass
 from typing import Literal, Self
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from engine.cache_messages import CacheReport, MissReason, Moved, Residency, TierName, TierUse
+from gateway.wire.cache_diagnostics import Diagnostics
 
-__all__ = ["CacheExplanation", "CacheUse", "MoveAnswer", "PartedAt", "TierAnswer", "TierTokens", "has_parted"]
+__all__ = [
+    "NOTHING",
+    "CacheExplanation",
+    "CacheTold",
+    "CacheUse",
+    "MoveAnswer",
+    "PartedAt",
+    "TierAnswer",
+    "TierTokens",
+    "has_parted",
+]
 
 
 class TierTokens(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +53,17 @@ class CacheExplanation(msgspec.Struct, frozen=True, kw_only=True):
     parted_at: PartedAt | None
     reason: MissReason
     hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTold:
+    """What the client of a request for text asked to be told of the cache, with the answer's end."""
+
+    explanation: CacheExplanation | UnsetType = UNSET
+    diagnostics: Diagnostics | UnsetType = UNSET
+
+
+NOTHING = CacheTold()
 
 
 class TierAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,11 +7,11 @@ delta with the reason why it ended. Content never rides on the last one, and no 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from gateway.choice import CallPiece, Choice, Piece, ToldToken
 from gateway.conversation.spelling import Spelling
-from gateway.wire.cache_answers import CacheExplanation
+from gateway.wire.cache_answers import NOTHING, CacheTold
 from gateway.wire.chat_response import (
     CalledFunction,
     ChatChoice,
@@ -41,7 +41,7 @@ class ChatForm:
         self._with_usage = with_usage
         self._begun: set[int] = set()
 
-    def chunks(self, piece: Piece, cache: CacheExplanation | UnsetType = UNSET) -> Iterator[ChatChunk]:
+    def chunks(self, piece: Piece, cache: CacheTold = NOTHING) -> Iterator[ChatChunk]:
         """See Form."""
         if piece.index not in self._begun:
             self._begun.add(piece.index)
@@ -58,13 +58,11 @@ class ChatForm:
                 cache=cache,
             )
 
-    def usage_chunk(self, usage: Usage, cache: CacheExplanation | UnsetType = UNSET) -> ChatChunk:
+    def usage_chunk(self, usage: Usage, cache: CacheTold = NOTHING) -> ChatChunk:
         """See Form."""
         return self._chunk(None, usage, cache)
 
-    def whole(
-        self, told: Sequence[Told], usage: Usage, cache: CacheExplanation | UnsetType = UNSET
-    ) -> ChatCompletion:
+    def whole(self, told: Sequence[Told], usage: Usage, cache: CacheTold = NOTHING) -> ChatCompletion:
         """See Form."""
         prompt_logprobs = told[0].prompt_logprobs
         return ChatCompletion(
@@ -75,7 +73,8 @@ class ChatForm:
             usage=usage,
             system_fingerprint=self._head.system_fingerprint,
             prompt_logprobs=UNSET if prompt_logprobs is None else prompt_logprobs,
-            cache=cache,
+            cache=cache.explanation,
+            prompt_cache_diagnostics=cache.diagnostics,
         )
 
     def _choice(self, told: Told) -> ChatChoice:
@@ -97,7 +96,7 @@ class ChatForm:
         self,
         choice: ChunkChoice | None,
         usage: Usage | None = None,
-        cache: CacheExplanation | UnsetType = UNSET,
+        cache: CacheTold = NOTHING,
     ) -> ChatChunk:
         return ChatChunk(
             id=self._head.id,
@@ -106,7 +105,8 @@ class ChatForm:
             system_fingerprint=self._head.system_fingerprint,
             choices=[] if choice is None else [choice],
             usage=usage if self._with_usage else UNSET,
-            cache=cache,
+            cache=cache.explanation,
+            prompt_cache_diagnostics=cache.diagnostics,
         )
 
     def _logprobs(self, tokens: Sequence[ToldToken]) -> ChoiceLogprobs | None:

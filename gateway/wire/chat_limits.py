@@ -53,6 +53,12 @@ def _check_session(chat: ChatRequest) -> None:
             "cache: read-only keeps nothing, and a session keeps its turns; send one of the two.",
             param="cache",
         )
+    if chat.prewarms or chat.cache_options.mode == "explicit":
+        name = "prewarm" if chat.prewarms else "mode"
+        raise InvalidRequest(
+            f"prompt_cache_options.{name} is not served with session_id: a session keeps whole turns.",
+            param=f"prompt_cache_options.{name}",
+        )
     if chat.cache_salt is not None:
         raise InvalidRequest(
             "cache_salt is chosen when a session is created; leave it out.", param="cache_salt"

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.wire.cache_answers import CacheExplanation
+from gateway.wire.cache_diagnostics import Diagnostics
 from gateway.wire.form import FinishReason
 from gateway.wire.logprobs import ChoiceLogprobs, PromptLogprobs
 from gateway.wire.usage import Usage
@@ -83,6 +84,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET  # when asked for
     cache: CacheExplanation | UnsetType = UNSET  # when asked for
+    prompt_cache_diagnostics: Diagnostics | UnsetType = UNSET  # when asked for
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,3 +119,4 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     cache: CacheExplanation | UnsetType = UNSET
+    prompt_cache_diagnostics: Diagnostics | UnsetType = UNSET

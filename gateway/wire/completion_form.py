@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from gateway.choice import Piece, ToldToken
 from gateway.conversation.spelling import Spelling
-from gateway.wire.cache_answers import CacheExplanation
+from gateway.wire.cache_answers import NOTHING, CacheTold
 from gateway.wire.completion_response import Completion, CompletionChoice
 from gateway.wire.form import Head, Told
 from gateway.wire.logprobs import CompletionLogprobs, completion_logprobs
@@ -29,7 +29,7 @@ class CompletionForm:
         self._num_top = num_top
         self._with_usage = with_usage
 
-    def chunks(self, piece: Piece, cache: CacheExplanation | UnsetType = UNSET) -> Iterator[Completion]:
+    def chunks(self, piece: Piece, cache: CacheTold = NOTHING) -> Iterator[Completion]:
         """See Form."""
         untold = self._logprobs(piece.logprobs) if piece.logprobs else None
         if piece.text or (untold is not None and piece.finish_reason is None):  # an echo may have no text
@@ -43,13 +43,11 @@ class CompletionForm:
                 cache=cache,
             )
 
-    def usage_chunk(self, usage: Usage, cache: CacheExplanation | UnsetType = UNSET) -> Completion:
+    def usage_chunk(self, usage: Usage, cache: CacheTold = NOTHING) -> Completion:
         """See Form."""
         return self._chunk(None, usage, cache)
 
-    def whole(
-        self, told: Sequence[Told], usage: Usage, cache: CacheExplanation | UnsetType = UNSET
-    ) -> Completion:
+    def whole(self, told: Sequence[Told], usage: Usage, cache: CacheTold = NOTHING) -> Completion:
         """See Form."""
         return self._completion([self._choice(each) for each in told], usage, cache)
 
@@ -66,7 +64,7 @@ class CompletionForm:
         self,
         choice: CompletionChoice | None,
         usage: Usage | None = None,
-        cache: CacheExplanation | UnsetType = UNSET,
+        cache: CacheTold = NOTHING,
     ) -> Completion:
         choices = [] if choice is None else [choice]
         return self._completion(choices, usage if self._with_usage else UNSET, cache)
@@ -75,7 +73,7 @@ class CompletionForm:
         self,
         choices: list[CompletionChoice],
         usage: Usage | UnsetType | None,
-        cache: CacheExplanation | UnsetType,
+        cache: CacheTold,
     ) -> Completion:
         return Completion(
             id=self._head.id,
@@ -84,7 +82,8 @@ class CompletionForm:
             choices=choices,
             usage=usage,
             system_fingerprint=self._head.system_fingerprint,
-            cache=cache,
+            cache=cache.explanation,
+            prompt_cache_diagnostics=cache.diagnostics,
         )
 
     def _logprobs(self, tokens: Sequence[ToldToken]) -> CompletionLogprobs | None:

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.wire.cache_answers import CacheExplanation
+from gateway.wire.cache_diagnostics import Diagnostics
 from gateway.wire.form import FinishReason
 from gateway.wire.logprobs import CompletionLogprobs, PromptLogprobs
 from gateway.wire.usage import Usage
@@ -36,3 +37,4 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str
     cache: CacheExplanation | UnsetType = UNSET
+    prompt_cache_diagnostics: Diagnostics | UnsetType = UNSET

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from gateway.choice import CallPiece, EndReason, Piece, ToldToken
-from gateway.wire.cache_answers import CacheExplanation
+from gateway.wire.cache_answers import NOTHING, CacheTold
 from gateway.wire.logprobs import PromptLogprobs
 from gateway.wire.usage import Usage
 
@@ -57,16 +56,14 @@ class Told:
 class Form(Protocol):
     """The shapes of one endpoint's answers to one request."""
 
-    def chunks(self, piece: Piece, cache: CacheExplanation | UnsetType = UNSET) -> Iterator[msgspec.Struct]:
+    def chunks(self, piece: Piece, cache: CacheTold = NOTHING) -> Iterator[msgspec.Struct]:
         """The chunks that tell a piece: none, when it has nothing to say. `cache` is told with its end."""
         ...
 
-    def usage_chunk(self, usage: Usage, cache: CacheExplanation | UnsetType = UNSET) -> msgspec.Struct:
+    def usage_chunk(self, usage: Usage, cache: CacheTold = NOTHING) -> msgspec.Struct:
         """The last chunk of a stream whose client asked for usage."""
         ...
 
-    def whole(
-        self, told: Sequence[Told], usage: Usage, cache: CacheExplanation | UnsetType = UNSET
-    ) -> msgspec.Struct:
+    def whole(self, told: Sequence[Told], usage: Usage, cache: CacheTold = NOTHING) -> msgspec.Struct:
         """A whole answer."""
         ...

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from engine.sequence import MAX_BEAM_WIDTH, MAX_TOP_LOGPROBS
 from gateway.errors import InvalidRequest
+from gateway.wire.prompt_cache_limits import check_prompt_cache
 from gateway.wire.text_request import TextRequest
 
 __all__ = [
@@ -90,6 +91,7 @@ def check_common(request: TextRequest) -> None:
     _check_pairs(request)
     _check_beams(request)
     _check_structure(request)
+    check_prompt_cache(request)
     at_most(len(request.stop_token_ids or ()), MAX_STOP_TOKEN_IDS, "stop_token_ids", "ids")
     if request.cache_salt is not None and not 0 < len(request.cache_salt) <= MAX_SALT_CHARACTERS:
         raise InvalidRequest(

@@ -4,10 +4,20 @@ Content becomes what the template is given: a string, or None. Parts are joined,
 concatenation says; an empty array is the empty string.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
+
+from gateway.wire.prompt_cache import Breakpoint, breakpoints_in
 
 __all__ = ["Message"]
 
@@ -49,6 +59,20 @@ class Message(BaseModel):
     # by either name
     reasoning_content: str | None = None
     reasoning: str | None = None
+    _breakpoints: tuple[Breakpoint, ...] = PrivateAttr(default=())
+
+    @property
+    def breakpoints(self) -> tuple[Breakpoint, ...]:
+        """Where its content says that a reusable beginning ends."""
+        return self._breakpoints
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_breakpoints(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        message = handler(data)
+        if isinstance(data, dict) and (found := breakpoints_in(data.get("content"))):
+            message._breakpoints = found
+        return message
 
     def for_template(self) -> dict[str, Any]:
         """The message as chat templates expect it: a plain dict, without the keys that were not given."""

@@ -25,7 +25,7 @@ def answer_limit(
     `prompt_field` is where the prompt came from.
     """
     limit = info.max_request_tokens
-    wanted = request.token_limit
+    wanted = 0 if request.prewarms else request.token_limit
     if wanted is None and num_prompt_tokens < limit:
         return min(limit - num_prompt_tokens, request.default_limit or limit)
     if wanted is not None and num_prompt_tokens + wanted <= limit:

@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from engine.sequence import BeamParams
 from gateway.wire.cache_hints import CacheField, CacheHints
+from gateway.wire.prompt_cache import PromptCacheOptions, Retention
 from gateway.wire.structure_fields import ResponseFormat, StructuredOutputs
 
 __all__ = ["StreamOptions", "TextRequest"]
@@ -82,6 +83,9 @@ class TextRequest(BaseModel):
     priority: int | None = None
     cache_salt: str | None = None
     cache: CacheField = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
+    prompt_cache_retention: Retention | None = None
     # said by the client about itself; changes nothing
     user: str | None = None
 
@@ -99,6 +103,16 @@ class TextRequest(BaseModel):
     def cache_hints(self) -> CacheHints:
         """The wishes of the cache, none of them by default."""
         return self.cache if self.cache is not None else CacheHints()
+
+    @property
+    def cache_options(self) -> PromptCacheOptions:
+        """What the protocol's own field says of the cache, nothing by default."""
+        return self.prompt_cache_options if self.prompt_cache_options is not None else PromptCacheOptions()
+
+    @property
+    def prewarms(self) -> bool:
+        """Whether the prompt is only computed, and nothing drawn."""
+        return bool(self.cache_options.prewarm)
 
     @property
     def structure_fields(self) -> list[str]:

@@ -63,12 +63,7 @@ UNSERVED_COMPLETIONS: Unserved = {
 # what took the place of a field
 _SUCCESSORS = {"function_call": "tool_choice", "functions": "tools"}
 
-_HINTS = (
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "safety_identifier",
-)
+_HINTS = ("safety_identifier",)
 CHAT_HINTS = frozenset({*UNSERVED_CHAT, *_HINTS})
 COMPLETION_HINTS = frozenset({*UNSERVED_COMPLETIONS, *_HINTS, "metadata", "parallel_tool_calls"})
 

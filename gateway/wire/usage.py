@@ -1,14 +1,24 @@
 """What a request has cost, as all answers tell it."""
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-__all__ = ["CompletionTokensDetails", "PromptTokensDetails", "Usage"]
+__all__ = ["CacheWrites", "CompletionTokensDetails", "PromptTokensDetails", "Usage"]
 
 
-class PromptTokensDetails(msgspec.Struct, frozen=True):
-    """Where the prompts' tokens came from."""
+class CacheWrites(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens that were written and are kept for a time, by how long; the longest counts."""
+
+    ttl_30m_tokens: int
+    ttl_12h_tokens: int
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the prompts' tokens came from, and how many others can be found from now on."""
 
     cached_tokens: int
+    cache_write_tokens: int
+    cache_write_tokens_details: CacheWrites | UnsetType = UNSET  # when something was to be kept for a time
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True):

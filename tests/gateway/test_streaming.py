@@ -90,7 +90,7 @@ def test_usage_comes_last_and_equals_the_whole_answers(
     assert (last["choices"], last["usage"]) == ([], chat(client, n=n).json()["usage"])
     assert all(chunk["usage"] is None for chunk in chunks)
     assert last["usage"]["completion_tokens"] == 3 * n
-    assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 5}
+    assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 5, "cache_write_tokens": 16}
 
 
 def test_no_delta_holds_half_a_character(

@@ -134,4 +134,4 @@ def test_cached_tokens_are_told_as_before(stored: Stored, engine: ScriptedEngine
 
     usage = chat(stored.alice, cache={"explain": True}).json()["usage"]
 
-    assert usage["prompt_tokens_details"] == {"cached_tokens": 10}
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 10, "cache_write_tokens": 30}

@@ -47,7 +47,7 @@ def test_an_answer_has_every_field_that_the_protocol_names(
         "prompt_tokens": num_prompt_tokens,
         "completion_tokens": 3,
         "total_tokens": num_prompt_tokens + 3,
-        "prompt_tokens_details": {"cached_tokens": 7},
+        "prompt_tokens_details": {"cached_tokens": 7, "cache_write_tokens": 14},
         "completion_tokens_details": {
             "reasoning_tokens": 0,
             "accepted_prediction_tokens": 0,
@@ -86,7 +86,9 @@ def wait_for_rows(server: LiveServer, ids: list[str]) -> None:
 
 
 def test_cached_tokens_are_told_when_there_are_none(client: httpx.Client) -> None:
-    assert chat(client).json()["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+    details = chat(client).json()["usage"]["prompt_tokens_details"]
+
+    assert details == {"cached_tokens": 0, "cache_write_tokens": 21}
 
 
 def test_an_alias_answers_as_the_served_model(client: httpx.Client) -> None:

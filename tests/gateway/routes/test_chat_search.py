@@ -29,7 +29,7 @@ def test_what_was_cached_is_told_by_an_answer_that_comes_in_one_event(
 
     usage = chat(client, use_beam_search=True).json()["usage"]
 
-    assert usage["prompt_tokens_details"] == {"cached_tokens": 7}
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 7, "cache_write_tokens": 14}
 
 
 def test_a_search_may_be_streamed(client: httpx.Client) -> None:

@@ -45,7 +45,7 @@ def test_an_answer_has_every_field_that_the_protocol_names(
     ]
     assert told["usage"]["prompt_tokens"] == 3
     assert told["usage"]["completion_tokens"] == 3
-    assert told["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+    assert told["usage"]["prompt_tokens_details"] == {"cached_tokens": 2, "cache_write_tokens": 1}
     assert engine.prompts == [list(b"abc")]
 
 
@@ -83,7 +83,7 @@ def test_each_prompt_has_its_answers_at_its_place(
     assert texts(told) == ["a", "bb", "ccc", "d", "ee", "f"]
     assert told["usage"]["prompt_tokens"] == 3 + 4 + 5
     assert told["usage"]["completion_tokens"] == 10
-    assert told["usage"]["prompt_tokens_details"] == {"cached_tokens": 3}
+    assert told["usage"]["prompt_tokens_details"] == {"cached_tokens": 3, "cache_write_tokens": 9}
     assert [submit.num_choices for submit in engine.submits] == [2, 2, 2]
     assert len({submit.request_id for submit in engine.submits}) == 3
 
