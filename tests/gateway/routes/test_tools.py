@@ -136,6 +136,17 @@ def test_a_stop_string_inside_arguments_ends_nothing(
     assert message(client, stop="Paris")["message"]["tool_calls"][0]["function"]["name"] == "look"
 
 
+def test_what_is_drawn_behind_a_stop_string_calls_nothing(
+    client: httpx.Client, engine: ScriptedEngine, tokenizer: ByteTokenizer
+) -> None:
+    engine.scripts = [Script([tokenizer.id_of(f"Wait. END {CALL}")])]
+
+    told = message(client, stop="END")
+
+    assert told["message"] == {"role": "assistant", "content": "Wait. ", "refusal": None}
+    assert told["finish_reason"] == "stop"
+
+
 def test_a_template_that_knows_no_tools_is_given_a_system_message(
     client: httpx.Client, engine: ScriptedEngine
 ) -> None:
@@ -234,6 +245,8 @@ def test_what_cannot_be_meant_is_refused_by_name(
         ({"tool_choice": allowed("auto", "look")}, False),
         ({"tool_choice": "none", "tools": [STRICT]}, False),
         ({"tools": [STRICT, GO]}, True),
+        ({"response_format": {"type": "json_object"}}, True),
+        ({"response_format": {"type": "json_object"}, "tools": [STRICT]}, True),
         ({"tool_choice": "required"}, True),
         ({"tool_choice": named("go")}, True),
         ({"tool_choice": allowed("required", "go")}, True),

@@ -89,6 +89,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("mistral", '[TOOL_CALLS]look[CALL_ID]1[ARGS]{"q": "}"}[TOOL_CALLS]go{}',
      said("", ["look", '{"q": "}"}'], ["go", "{}"])),
     ("mistral", "[TOOL_CALLS]none{}", said("[TOOL_CALLS]none{}")),
+    ("mistral", '[TOOL_CALLS][{"name": "no"}] x', said('[TOOL_CALLS][{"name": "no"}] x')),
+    ("mistral", '[TOOL_CALLS][{"name": "go"}, {"name": "no"}]', said(', {"name": "no"}]', ["go", "{}"])),
     ("channels", "plain", said("plain")),
     ("channels", f"{HM}{FINAL}Hi", said("Hi", reasoning="hm")),
     ("channels", '<|channel|>commentary to=functions.go <|constrain|>json<|message|>{"q": 1}<|call|>',
