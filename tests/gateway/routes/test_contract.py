@@ -54,9 +54,8 @@ ELSEWHERE = {
     "tool_choice": "test_tools.py",
     "parallel_tool_calls": "test_tools.py",
     "reasoning_effort": "test_reasoning.py",
-    "prompt_cache_key": "test_prompt_cache.py",
-    "prompt_cache_options": "test_prompt_cache.py",
-    "prompt_cache_retention": "test_prompt_cache.py",
+    "prompt_cache_key": "../../integration/test_prompt_cache.py",
+    "prompt_cache_options": "../../integration/test_prompt_cache.py",
 }
 REFUSED: dict[str, Any] = {
     "audio": {"voice": "alloy", "format": "wav"},
@@ -71,7 +70,7 @@ REFUSED: dict[str, Any] = {
     "verbosity": "high",
     "web_search_options": {},
 }
-OF_STREAMS = {"stream_options"}
+OWN = {"stream_options", "prompt_cache_retention"}
 SAYS_NOTHING: dict[str, Any] = {"metadata": {"a": "b"}, "safety_identifier": "x", "user": "x"}
 
 
@@ -82,13 +81,13 @@ def names_in(params: Any) -> set[str]:
 
 
 def test_every_parameter_of_chat_is_known_here() -> None:
-    known = {*DRAWN, *CHAT_DRAWN, *ELSEWHERE, *REFUSED, *SAYS_NOTHING, *OF_STREAMS}
+    known = {*DRAWN, *CHAT_DRAWN, *ELSEWHERE, *REFUSED, *SAYS_NOTHING, *OWN}
 
     assert names_in(chat_create_params) - known == set()
 
 
 def test_every_parameter_of_completions_is_known_here() -> None:
-    known = {*DRAWN, *COMPLETION_DRAWN, *ELSEWHERE, *REFUSED, *SAYS_NOTHING, *OF_STREAMS}
+    known = {*DRAWN, *COMPLETION_DRAWN, *ELSEWHERE, *REFUSED, *SAYS_NOTHING, *OWN}
 
     assert names_in(completion_create_params) - known == set()
 
@@ -152,6 +151,13 @@ def test_a_stream_carries_usage_when_that_is_asked_for(client: httpx.Client, ask
     assert all(chunk["usage"] is None for chunk in chunks)
     assert (last["choices"], done) == ([], "[DONE]")
     assert last["usage"]["completion_tokens"] > 0
+
+
+def test_what_is_kept_for_a_day_may_go_to_the_disk(client: httpx.Client, engine: ScriptedEngine) -> None:
+    for retention in (None, "in_memory", "24h"):
+        assert chat(client, prompt_cache_retention=retention).status_code == 200
+
+    assert [submit.persists for submit in engine.submits] == [False, False, True]
 
 
 @pytest.mark.parametrize("file", sorted(set(ELSEWHERE.values())))
