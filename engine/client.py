@@ -66,6 +66,12 @@ class Engine(Protocol):
         """The engine's figures. Raises EngineDied if it ends before it answers, as all that follow do."""
         ...
 
+    async def progress(self, request_id: str) -> int:
+        """How many tokens of a running request's prompt are there, found or computed; none of one that
+        waits.
+        """
+        ...
+
     async def locate(self, namespace: bytes, tokens: bytes) -> Residency:
         """Where a prefix (packed int32 ids) lies now. Holds nothing and refreshes nothing."""
         ...
@@ -160,6 +166,10 @@ class EngineProcess:
     async def stats(self) -> EngineStats:
         """The engine's figures. Raises EngineDied if it ends before it answers."""
         return await self._connected().stats()
+
+    async def progress(self, request_id: str) -> int:
+        """How much of a prompt is there; see Engine."""
+        return await self._connected().progress(request_id)
 
     async def locate(self, namespace: bytes, tokens: bytes) -> Residency:
         """Where a prefix lies; see Engine."""

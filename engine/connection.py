@@ -38,8 +38,10 @@ from engine.messages import (
     EngineInfo,
     EngineStats,
     FromEngine,
+    GetProgress,
     GetStats,
     Hello,
+    Progress,
     Ready,
     Refused,
     Stats,
@@ -51,7 +53,7 @@ from engine.messages import (
 
 __all__ = ["EngineConnection"]
 
-Answer = Stats | CacheAnswer
+Answer = Stats | Progress | CacheAnswer
 
 _MAX_UNREAD = 256  # messages of events
 _MAX_TOGETHER = 16  # messages; then others have their turn
@@ -131,6 +133,12 @@ class EngineConnection:
         answer = await self._ask(GetStats(ticket := next(self._tickets)), ticket)
         assert isinstance(answer, Stats)
         return answer.stats
+
+    async def progress(self, request_id: str) -> int:
+        """How much of a prompt is there; see engine.client.Engine."""
+        answer = await self._ask(GetProgress(ticket := next(self._tickets), request_id), ticket)
+        assert isinstance(answer, Progress)
+        return answer.num_prompt_tokens
 
     async def locate(self, namespace: bytes, tokens: bytes) -> Residency:
         """Where a prefix lies; see engine.client.Engine."""
@@ -275,7 +283,9 @@ class EngineConnection:
             case CacheEvents():
                 for watcher in self._watchers:
                     watcher.tell(message)
-            case Stats() | Residency() | Moved() | Forgotten() | Pinned() | NodePage() | Settled():
+            case (
+                Stats() | Progress() | Residency() | Moved() | Forgotten() | Pinned() | NodePage() | Settled()
+            ):
                 future = self._answers.get(message.ticket)
                 if future is not None and not future.done():
                     future.set_result(message)

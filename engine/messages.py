@@ -19,10 +19,12 @@ __all__ = [
     "EngineStats",
     "FinishReason",
     "FromEngine",
+    "GetProgress",
     "GetStats",
     "Hello",
     "HistogramStats",
     "MoveStats",
+    "Progress",
     "Quota",
     "Ready",
     "Refused",
@@ -189,7 +191,14 @@ class GetStats(msgspec.Struct, frozen=True, tag=True):
     ticket: int
 
 
-ToEngine = Hello | Submit | Abort | GetStats | CacheMessage | Watch
+class GetProgress(msgspec.Struct, frozen=True, tag=True):
+    """Answer with Progress that carries the same ticket."""
+
+    ticket: int
+    request_id: str
+
+
+ToEngine = Hello | Submit | Abort | GetStats | GetProgress | CacheMessage | Watch
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -251,4 +260,13 @@ class Stats(msgspec.Struct, frozen=True, tag=True):
     stats: EngineStats
 
 
-FromEngine = Ready | Accepted | TokenEvents | Refused | Stats | CacheAnswer | CacheEvents
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """How much of a request's prompt is there, found or computed; all of it once the answer grows, and none
+    of what is not known, or waits.
+    """
+
+    ticket: int
+    num_prompt_tokens: int
+
+
+FromEngine = Ready | Accepted | TokenEvents | Refused | Stats | Progress | CacheAnswer | CacheEvents

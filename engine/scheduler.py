@@ -114,6 +114,11 @@ class Scheduler:
         """Whether a request waits or runs."""
         return any(each.request_id == request_id for each in (*self.running, *self.admission.waiting))
 
+    def progress(self, request_id: str) -> int:
+        """How many tokens of a running request's prompt are there; of what waits or is not known, none."""
+        running = [each for each in self.running if each.request_id == request_id]
+        return max((min(each.num_computed, each.num_prompt_tokens) for each in running), default=0)
+
     def resume_loaded(self) -> None:
         """Let sequences run whose blocks have arrived. To be called when transfers have ended."""
         for sequence in self.running:

@@ -34,8 +34,10 @@ from engine.messages import (
     Abort,
     Accepted,
     FromEngine,
+    GetProgress,
     GetStats,
     Hello,
+    Progress,
     Ready,
     Refused,
     Stats,
@@ -177,6 +179,9 @@ class EngineService:
                     self._owners.pop(message.request_id, None)
             case GetStats():
                 self._send(client, Stats(message.ticket, self._core.stats()))
+            case GetProgress():
+                num_tokens = self._core.scheduler.progress(message.request_id)
+                self._send(client, Progress(message.ticket, num_tokens))
             case Watch():
                 self._watch(client, message.is_on)
             case _:

@@ -29,6 +29,7 @@ from gateway.routes.completions import CompletionsRoute
 from gateway.routes.models import ModelsRoute
 from gateway.routes.operations import OperationsRoute
 from gateway.routes.sessions import SessionsRoute
+from gateway.routes.tokens import TokensRoute
 from gateway.services import Services
 from gateway.sessions.service import Sessions
 from gateway.settings import Settings
@@ -78,13 +79,19 @@ def _routes(
     admin = AdminRoute(services, prefixes=prefixes, journal=journal, pace=pace)
     models = ModelsRoute(services)
     operations = OperationsRoute(services)
+    tokens = TokensRoute(services, renderer)
     return [
         Route("/v1/chat/completions", chat.create, methods=["POST"]),
+        Route("/v1/chat/completions/render", chat.render, methods=["POST"]),
         Route("/v1/completions", completions.create, methods=["POST"]),
         *_session_routes(SessionsRoute(services, sessions)),
         *_admin_routes(admin),
         Route("/v1/models", models.list),
         Route("/v1/models/{model:path}", models.retrieve),
+        Route("/tokenize", tokens.tokenize, methods=["POST"]),
+        Route("/detokenize", tokens.detokenize, methods=["POST"]),
+        Route("/version", operations.version),
+        Route("/ping", operations.health),
         Route("/health", operations.health),
         Route("/metrics", operations.metrics),
         Route("/admin/metrics", operations.admin_metrics),
@@ -134,7 +141,7 @@ def _layers(settings: Settings, services: Services, journal: Journal) -> list[Mi
             allow_origins=settings.server.cors_origins,
             allow_methods=["DELETE", "GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["x-request-id"],
+            expose_headers=["openai-processing-ms", "x-request-id"],
         ),
         Middleware(Authenticate, keyring=Keyring(settings.keys)),
         Middleware(BodyLimit, max_bytes=settings.server.max_body_bytes),

@@ -19,7 +19,7 @@ from gateway.setting_sections import ApiKey
 
 __all__ = ["Authenticate", "Keyring", "Principal", "principal_of"]
 
-_OPEN_PATHS = frozenset({"/", "/health"})
+_OPEN_PATHS = frozenset({"/", "/health", "/ping"})
 _METRICS_PATHS = frozenset({"/metrics", "/admin/metrics"})
 _MAX_HEADER_BYTES = 4096
 

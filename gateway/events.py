@@ -6,7 +6,7 @@ cost more than all that the event is made of, see docs/decisions/012-events-in-o
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -16,10 +16,17 @@ from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse
 from starlette.types import Message, Receive, Scope, Send
 
-__all__ = ["EventResponse", "Pace"]
+__all__ = ["EventResponse", "News", "Pace"]
 
-_KEEP_ALIVE = ServerSentEvent(comment="keep-alive", sep="\n").encode()
+_KEEP_ALIVE = "keep-alive"
 _CLEANUP_SECONDS = 30.0  # for what made the events, when the client has gone
+
+
+News = Callable[[], Awaitable[str]]  # what a comment says beside that the stream lives; may be empty
+
+
+async def _no_news() -> str:
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +40,10 @@ class Pace:
 class EventResponse(EventSourceResponse):
     """A stream that holds something until its last byte is sent or its client has gone."""
 
-    def __init__(self, events: AsyncGenerator[bytes], pace: Pace, held: ExitStack) -> None:
-        """What `events` yields is sent as it is, in one write: one event or several."""
+    def __init__(
+        self, events: AsyncGenerator[bytes], pace: Pace, held: ExitStack, news: News = _no_news
+    ) -> None:
+        """What `events` yields is sent as it is, in one write: one event or several. `news` never raises."""
         super().__init__(
             events,
             media_type="text/event-stream; charset=utf-8",
@@ -43,6 +52,7 @@ class EventResponse(EventSourceResponse):
         self.events = events
         self.pace = pace
         self.held = held
+        self.news = news
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it. The server closes a connection whose response has no end."""
@@ -51,7 +61,7 @@ class EventResponse(EventSourceResponse):
                 await super().__call__(scope, receive, send)
                 return
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-            delivery = _Delivery(send, self.pace)
+            delivery = _Delivery(send, self.pace, self.news)
             await delivery.run(start, self.events, receive)
             if delivery.was_late:
                 structlog.get_logger().info("stream.not_read", path=scope["path"])
@@ -60,10 +70,11 @@ class EventResponse(EventSourceResponse):
 class _Delivery:
     """Events on their way to one client. The client's silence is told by one timer, whatever is sent."""
 
-    def __init__(self, send: Send, pace: Pace) -> None:
+    def __init__(self, send: Send, pace: Pace, news: News = _no_news) -> None:
         self.was_late = False  # whether the client took nothing for too long
         self._send = send
         self._pace = pace
+        self._news = news
         self._loop = asyncio.get_running_loop()
         self._scope = CancelScope()
         self._sending_since: float | None = None  # seconds of the loop's clock
@@ -120,8 +131,10 @@ class _Delivery:
         self._next_ping = self._loop.call_later(self._pace.ping_seconds, self._keep_alive)
 
     async def _send_comment(self) -> None:
+        news = await self._news()
         if self._is_over or self._sending_since is not None:
             return  # a client that keeps a write waiting has no use for a comment
+        comment = ServerSentEvent(comment=f"{_KEEP_ALIVE} {news}".rstrip(), sep="\n").encode()
         self._sending_since = self._loop.time()
-        await self._send({"type": "http.response.body", "body": _KEEP_ALIVE, "more_body": True})
+        await self._send({"type": "http.response.body", "body": comment, "more_body": True})
         self._sending_since = None

@@ -38,8 +38,12 @@ class Intake:
 
     def admit(self, request: Request) -> RequestRecord:
         """Begin the record of a request. Raises EngineUnavailable while draining, UnsupportedMediaType."""
+        self._services.metrics.begin(record_of(request))
+        return self.let_in(request)
+
+    def let_in(self, request: Request) -> RequestRecord:
+        """The same for a request that is for no text: it is not counted as one."""
         record = record_of(request)
-        self._services.metrics.begin(record)
         record.tenant = principal_of(request).tenant
         self._services.lifecycle.require_serving()
         require_json(request.headers.get("content-type", ""))

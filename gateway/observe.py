@@ -24,7 +24,7 @@ from gateway.store.usage import UsageLog, UsageRow
 __all__ = ["Observe"]
 
 _PLAIN_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
-_PROBES = frozenset({"/health", "/metrics", "/admin/metrics"})  # asked every few seconds by machines
+_PROBES = frozenset({"/health", "/ping", "/metrics", "/admin/metrics"})  # asked every few seconds by machines
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 
@@ -51,7 +51,9 @@ class Observe:
         async def stamped(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = record.request_id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = record.request_id
+                headers["openai-processing-ms"] = f"{record.total_ms(time.monotonic()):.0f}"
             await send(message)
 
         try:

@@ -26,7 +26,7 @@ from gateway.wire.cache_answers import NOTHING, CacheExplanation, CacheTold
 from gateway.wire.cache_diagnostics import Diagnostics
 from gateway.wire.chat_form import answer_message
 from gateway.wire.prompt_cache import Ttl
-from gateway.wire.usage import CompletionTokensDetails, PromptTokensDetails, Usage
+from gateway.wire.usage import CompletionTokensDetails, PromptProgress, PromptTokensDetails, Usage
 from gateway.written import num_left, num_new, with_beginning, writes_by_ttl
 
 __all__ = ["CacheWork", "Explain", "Reply"]
@@ -126,6 +126,19 @@ class Reply:
                 told += pieces
             yield told
         raise EngineDied("the engine left a choice without an end")
+
+    async def progress(self) -> PromptProgress | None:
+        """How far the prompts are; None once an answer grows. Raises EngineError."""
+        if self.record.first_token is not None:
+            return None
+        engine = self.services.engine
+        num_computed = [await engine.progress(each.submit.request_id) for each in self.generations]
+        if self.ahead is not None:
+            num_computed[0] = max(num_computed[0], await engine.progress(self.ahead.request_id))
+        return PromptProgress(
+            prompt_tokens=sum(len(each.prompt_ids) for each in self.generations),
+            computed=sum(num_computed),
+        )
 
     @property
     def usage(self) -> Usage:

@@ -6,6 +6,7 @@ the stream ends there: no finish_reason, no [DONE]. What the request holds is le
 ended, however it ended; that aborts what still runs.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, aclosing
 
@@ -22,6 +23,7 @@ from gateway.wire.form import Form
 __all__ = ["event_stream"]
 
 _ENCODER = msgspec.json.Encoder()
+_PROGRESS_SECONDS = 1.0
 _DONE = b"data: [DONE]\n\n"
 _MARK = "\0text\0"  # stands where a chunk's text will; no name of a model holds it
 
@@ -34,7 +36,18 @@ async def event_stream(
     """
     await reply.start()
     held.callback(reply.close)
-    return EventResponse(_events(reply, form, with_usage=with_usage), pace, held.pop_all())
+    events = _events(reply, form, with_usage=with_usage)
+    return EventResponse(events, pace, held.pop_all(), lambda: _progress(reply))
+
+
+async def _progress(reply: Reply) -> str:
+    """How far the prompt is; nothing once the answer grows, or when the engine does not say it soon."""
+    try:
+        async with asyncio.timeout(_PROGRESS_SECONDS):
+            progress = await reply.progress()
+    except (EngineError, TimeoutError):
+        return ""
+    return "" if progress is None else _ENCODER.encode(progress).decode()
 
 
 async def _events(reply: Reply, form: Form, *, with_usage: bool) -> AsyncGenerator[bytes]:

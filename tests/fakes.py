@@ -99,6 +99,7 @@ class ScriptedEngine:
     logprob: float = -0.5
     logprobs: dict[int, float] = field(default_factory=dict)
     num_running: int = 0
+    num_computed: int = 0  # of every prompt
     num_aborted: int = 0
     report: CacheReport | None = None  # on the first event of every choice
     tiers: dict[TierName, TierUse] = field(default_factory=dict)
@@ -122,6 +123,11 @@ class ScriptedEngine:
     def abort(self, request_id: str, choice: int | None = None) -> None:
         """Remembered; the events act on it at their next step."""
         self.aborts.append((request_id, choice))
+
+    async def progress(self, request_id: str) -> int:
+        """The scripted progress."""
+        self._called("progress", request_id=request_id)
+        return self.num_computed
 
     async def locate(self, namespace: bytes, tokens: bytes) -> Residency:
         """The scripted tiers."""

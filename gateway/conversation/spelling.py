@@ -3,6 +3,8 @@
 It owns the rule for tokens that are no text alone, and for control tokens, which an answer never shows.
 """
 
+from collections.abc import Iterable
+
 from gateway.conversation.tokenizer import Tokenizer
 
 __all__ = ["Spelling"]
@@ -18,6 +20,10 @@ class Spelling:
     def bytes_of(self, token_id: int) -> bytes:
         """A token's bytes, or the spelling of a control token; none for what is no token."""
         return self._tokenizer.decode_bytes(token_id) or self._special.get(token_id, b"")
+
+    def text_of_all(self, token_ids: Iterable[int]) -> str:
+        """The text of tokens that follow each other; bytes that are none become U+FFFD."""
+        return b"".join([self.bytes_of(token_id) for token_id in token_ids]).decode(errors="replace")
 
     def text_of(self, token_id: int) -> str:
         r"""The same as text; `bytes:\xe2\x82` where the bytes alone are none."""

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: from the body to a running generation.
+"""POST /v1/chat/completions: from the body to a running generation; and /render, which stops before it runs.
 
 The order of the checks: whether the server serves, the body, the model's name, the session, the text's
 length, ids and ranges. Nothing reaches the engine before all have passed, and no byte of a stream is sent.
@@ -29,6 +29,7 @@ from gateway.reading import Readings
 from gateway.record import RequestRecord
 from gateway.rendering import ChatRenderer
 from gateway.reply import Reply
+from gateway.routes.answers import json_response
 from gateway.services import Services
 from gateway.sessions.service import Sessions
 from gateway.sessions.turn import Turn
@@ -39,6 +40,7 @@ from gateway.wire.chat_request import ChatRequest
 from gateway.wire.messages import Message
 from gateway.wire.parse import ParsedChat, parse_chat_request
 from gateway.wire.sampling import check_told
+from gateway.wire.tokens import Rendered
 
 __all__ = ["ChatRoute"]
 
@@ -81,6 +83,10 @@ class ChatRoute:
                 reply = await self._reply(chat, turn, record)
             except ContextTooLong as refusal:
                 raise refusal if turn is None else await self.sessions.too_long(turn, refusal) from None
+            self.intake.note(reply)
+            if not reply.generations[0].submit.is_side:
+                assert record.tenant is not None, "the request has been let in"
+                self._watch(record.tenant, chat.messages if turn is None else turn.messages)
             form = ChatForm(
                 self.intake.head(reply),
                 self.services.prompts.spelling,
@@ -92,6 +98,25 @@ class ChatRoute:
             return await event_stream(
                 reply, form, with_usage=chat.wants_usage_chunk, pace=self.pace, held=held
             )
+
+    async def render(self, request: Request) -> Response:
+        """The prompt that a chat request would make, checked as one. Nothing runs, and nothing is kept."""
+        record = self.intake.let_in(request)
+        parsed = parse_chat_request(await request.body())
+        self.intake.accept(parsed.chat, parsed.num_unknown)
+        with ExitStack() as held:
+            turn = await self._turn(record, parsed, held)
+            reply = await self._reply(parsed.chat, turn, record)
+        ids = reply.generations[0].prompt_ids
+        return json_response(
+            Rendered(
+                model=self.services.catalog.name,
+                text=self.services.prompts.spelling.text_of_all(ids),
+                prompt_token_ids=ids.tolist(),
+                count=len(ids),
+                max_model_len=self.services.engine.info.max_request_tokens,
+            )
+        )
 
     async def _turn(self, record: RequestRecord, parsed: ParsedChat, held: ExitStack) -> Turn | None:
         """The session's next turn, if the request names a session; `held` lets it go."""
@@ -169,9 +194,6 @@ class ChatRoute:
             briefing=briefing,
         )
         self.caching.bind(reply, chat, ends)
-        self.intake.note(reply)
-        if not submit.is_side:
-            self._watch(record.tenant, messages)
         return reply
 
     def _watch(self, tenant: str, messages: Sequence[Message]) -> None:

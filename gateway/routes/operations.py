@@ -1,4 +1,4 @@
-"""What operators and their machines ask: /health, /metrics, /admin/metrics, and / for who comes by.
+"""What operators and their machines ask: /health, /ping, /version, metrics, and / for who comes by.
 
 None of them waits for the engine: a scrape without an answer in time shows the gateway's own figures alone.
 """
@@ -32,6 +32,11 @@ _ENDPOINTS = (
     "POST /v1/sessions/{id}/fork",
     "POST /v1/sessions/{id}/pin",
     "DELETE /v1/sessions/{id}/pin",
+    "POST /v1/chat/completions/render",
+    "POST /tokenize",
+    "POST /detokenize",
+    "GET /version",
+    "GET /ping",
     "GET /health",
     "GET /metrics",
     "GET /admin/metrics",
@@ -71,6 +76,10 @@ class OperationsRoute:
         if status == "ok":
             return JSONResponse({"status": status})
         return JSONResponse({"status": status}, status_code=503, headers={"retry-after": "2"})
+
+    async def version(self, _request: Request) -> Response:
+        """Which server this is."""
+        return JSONResponse({"version": self.services.catalog.version})
 
     async def metrics(self, _request: Request) -> Response:
         """Prometheus' text format."""

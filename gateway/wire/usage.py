@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import UNSET, UnsetType
 
-__all__ = ["CacheWrites", "CompletionTokensDetails", "PromptTokensDetails", "Usage"]
+__all__ = ["CacheWrites", "CompletionTokensDetails", "PromptProgress", "PromptTokensDetails", "Usage"]
 
 
 class CacheWrites(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +27,13 @@ class CompletionTokensDetails(msgspec.Struct, frozen=True):
     reasoning_tokens: int = 0
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
+
+
+class PromptProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far prompts are that are being computed; a part that was found is there at once."""
+
+    prompt_tokens: int
+    computed: int
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

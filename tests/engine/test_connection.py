@@ -243,3 +243,28 @@ async def test_a_connection_leaves_no_task_and_no_reader(tmp_path: Path) -> None
             descriptor = connection._socket.fileno()
             assert asyncio.all_tasks() == before
         assert not asyncio.get_running_loop().remove_reader(descriptor)
+
+
+async def test_how_far_a_prompt_is_can_be_asked_while_it_is_computed(tmp_path: Path) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+    steps: list[int] = []
+
+    def before_step(step: Step) -> None:
+        steps.append(step.num_tokens)
+        if len(steps) == 2:
+            reached.set()
+            go_on.wait(10)
+
+    runner = ScriptedRunner(emit([], then=7), before_step=before_step)
+    with served(runner, tmp_path) as (address, _):
+        async with connected(address) as connection:
+            events = await connection.start([submit(prompt=(1,) * 600)])
+            await asyncio.to_thread(reached.wait)
+            asking = asyncio.create_task(connection.progress("r"))
+            unknown = asyncio.create_task(connection.progress("x"))
+            go_on.set()
+            answers = await asking, await unknown
+            async for _event in events:
+                pass
+
+    assert answers == (512, 0)

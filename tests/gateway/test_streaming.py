@@ -231,7 +231,30 @@ def test_a_request_that_fails_validation_is_no_stream(client: httpx.Client, engi
 
 
 def test_an_idle_stream_is_kept_alive_by_comments(prompts: Prompts) -> None:
-    silent = ScriptedEngine([Script([], stall_after=0)])
+    silent = ScriptedEngine([Script([], stall_after=0)], num_computed=7)
+    settings = Settings.model_validate({"server": {"ping_seconds": 0.02}})
+
+    with (
+        live_server(scripted_services(silent, prompts), settings) as live,
+        httpx.stream("POST", live.url + CHAT, json=body(stream=True)) as response,
+    ):
+        assert next(response.iter_lines()) == ': keep-alive {"prompt_tokens":21,"computed":7}'
+
+
+def test_an_answer_that_pauses_says_no_more_of_its_prompt(prompts: Prompts, tokenizer: ByteTokenizer) -> None:
+    pausing = ScriptedEngine([Script([tokenizer.id_of("x")], stall_after=1)], num_computed=7)
+    settings = Settings.model_validate({"server": {"ping_seconds": 0.02}})
+
+    with (
+        live_server(scripted_services(pausing, prompts), settings) as live,
+        httpx.stream("POST", live.url + CHAT, json=body(stream=True)) as response,
+    ):
+        comments = (line for line in response.iter_lines() if line.startswith(":"))
+        assert ": keep-alive" in (next(comments), next(comments))
+
+
+def test_an_engine_that_does_not_answer_keeps_no_stream_from_its_comments(prompts: Prompts) -> None:
+    silent = ScriptedEngine([Script([], stall_after=0)], cache_failure=EngineDied("gone"))
     settings = Settings.model_validate({"server": {"ping_seconds": 0.02}})
 
     with (
