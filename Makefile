@@ -13,8 +13,11 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime-installed
 TOOLS := $(VENV)/.tools-installed
 OLDEST := $(VENV)-oldest/.installed
+CLIENTS := $(VENV)-clients/.installed
+NODE := tests/clients/node
+NODE_CLIENTS := $(NODE)/node_modules/.installed
 
-.PHONY: serve pull test test-gpu-check test-oldest test-compile soak check format clean
+.PHONY: serve pull test test-clients node test-gpu-check test-oldest test-compile soak check format clean
 .DELETE_ON_ERROR:
 
 serve: $(RUNTIME)
@@ -30,6 +33,15 @@ test: $(TOOLS)
 # The check for GPUs at tiny sizes, in Triton's interpreter.
 test-gpu-check: $(TOOLS)
 	$(BIN)/python -m pytest tests/scripts
+
+# Real clients, unchanged, against a running server: they have an environment of their own, and Node's packages.
+test-clients: node $(RUNTIME) $(CLIENTS) $(NODE_CLIENTS)
+	@$(BIN)/stemma pull --data data
+	SERVER_PYTHON=$(abspath $(BIN)/python) $(VENV)-clients/bin/python -m pytest -c tests/clients/pytest.ini tests/clients
+
+node:
+	@{ command -v curl && command -v npm && node -e 'process.exit(parseInt(process.versions.node) < 20)'; } >/dev/null 2>&1 || \
+		{ echo "make test-clients needs curl, and Node.js 20 or newer with npm: install curl, nodejs and npm" >&2; exit 1; }
 
 # With the oldest torch and Triton that are promised. Triton 3.6 interprets with NumPy before 2.4 only.
 test-oldest: $(OLDEST)
@@ -56,7 +68,7 @@ format: $(TOOLS)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-clients $(NODE)/node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Stemma needs Python 3.11 or newer, and this is " + sys.version.split()[0] + ": run make with PYTHON=python3.11, for one" if sys.version_info < (3, 11) else 0)'
@@ -73,4 +85,13 @@ $(TOOLS): $(RUNTIME)
 $(OLDEST): pyproject.toml requirements-oldest.txt
 	@$(PYTHON) -m venv $(VENV)-oldest
 	$(VENV)-oldest/bin/python -m pip install $(PIP_ARGS) --constraint requirements-oldest.txt --editable '.[dev]'
+	@touch $@
+
+$(CLIENTS): tests/clients/requirements.txt
+	@$(PYTHON) -m venv $(VENV)-clients
+	$(VENV)-clients/bin/python -m pip install $(PIP_ARGS) --requirement tests/clients/requirements.txt
+	@touch $@
+
+$(NODE_CLIENTS): $(NODE)/package.json $(NODE)/package-lock.json
+	npm ci --prefix $(NODE) --no-audit --no-fund
 	@touch $@

@@ -21,6 +21,8 @@ settings.load_profile("default")
 
 REPOSITORY = Path(__file__).parent.parent
 
+collect_ignore = ["clients"]  # in an environment of their own: `make test-clients`
+
 
 @pytest.fixture(scope="session")
 def default_model_path() -> Path:
