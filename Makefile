@@ -40,7 +40,7 @@ test-clients: node $(RUNTIME) $(CLIENTS) $(NODE_CLIENTS)
 	SERVER_PYTHON=$(abspath $(BIN)/python) $(VENV)-clients/bin/python -m pytest -c tests/clients/pytest.ini tests/clients
 
 node:
-	@{ command -v curl && command -v npm && node -e 'process.exit(parseInt(process.versions.node) < 20)'; } >/dev/null 2>&1 || \
+	@{ command -v curl && command -v npm && node -e 'parseInt(process.versions.node) >= 20 || process.exit(1)'; } >/dev/null 2>&1 || \
 		{ echo "make test-clients needs curl, and Node.js 20 or newer with npm: install curl, nodejs and npm" >&2; exit 1; }
 
 # With the oldest torch and Triton that are promised. Triton 3.6 interprets with NumPy before 2.4 only.
