@@ -305,7 +305,8 @@ async def test_thoughts_that_a_template_drops_cost_their_own_turn_and_nothing_be
             messages.append({"role": "assistant", "content": sent_back})
         await gateway.until_idle()
 
-    assert answer["choices"][0]["message"]["content"] == "<think>hm</think>Answer"
+    message = answer["choices"][0]["message"]
+    assert (message["content"], message["reasoning_content"]) == ("Answer", "hm")
     assert usages[0]["prompt_tokens"] == 40 + TEMPLATE_TOKENS
     for earlier, later in pairwise(usages):
         assert later["prompt_tokens_details"]["cached_tokens"] >= earlier["prompt_tokens"]
