@@ -14,10 +14,11 @@ RUNTIME := $(VENV)/.runtime-installed
 TOOLS := $(VENV)/.tools-installed
 OLDEST := $(VENV)-oldest/.installed
 CLIENTS := $(VENV)-clients/.installed
+DESCRIBED := $(VENV)-described/.installed
 NODE := tests/clients/node
 NODE_CLIENTS := $(NODE)/node_modules/.installed
 
-.PHONY: serve pull test test-clients node test-gpu-check test-oldest test-compile soak check format clean
+.PHONY: serve pull test test-clients node test-gpu-check test-oldest test-compile test-described soak check format clean
 .DELETE_ON_ERROR:
 
 serve: $(RUNTIME)
@@ -53,6 +54,10 @@ test-oldest: $(OLDEST)
 test-compile: $(TOOLS)
 	$(BIN)/python -m pytest tests/kernels/compile_matrix.py
 
+# What is served is what /openapi.json says, as a tool that makes requests of it finds.
+test-described: $(TOOLS) $(DESCRIBED)
+	$(BIN)/python -m pytest tests/gateway/fuzzed.py
+
 soak: $(TOOLS)
 	$(BIN)/python -m tests.simulation.soak --steps 1000000
 	$(BIN)/python -m pytest --hypothesis-profile=soak tests/prefix_cache tests/simulation
@@ -68,7 +73,7 @@ format: $(TOOLS)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-clients $(NODE)/node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-clients $(VENV)-described $(NODE)/node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Stemma needs Python 3.11 or newer, and this is " + sys.version.split()[0] + ": run make with PYTHON=python3.11, for one" if sys.version_info < (3, 11) else 0)'
@@ -94,4 +99,9 @@ $(CLIENTS): tests/clients/requirements.txt
 
 $(NODE_CLIENTS): $(NODE)/package.json $(NODE)/package-lock.json
 	npm ci --prefix $(NODE) --no-audit --no-fund
+	@touch $@
+
+$(DESCRIBED): requirements-described.txt
+	@$(PYTHON) -m venv $(VENV)-described
+	$(VENV)-described/bin/python -m pip install $(PIP_ARGS) --requirement requirements-described.txt
 	@touch $@

@@ -26,6 +26,7 @@ from gateway.rendering import ChatRenderer
 from gateway.routes.admin import AdminRoute
 from gateway.routes.chat import ChatRoute
 from gateway.routes.completions import CompletionsRoute
+from gateway.routes.description import DescriptionRoute
 from gateway.routes.models import ModelsRoute
 from gateway.routes.operations import OperationsRoute
 from gateway.routes.sessions import SessionsRoute
@@ -80,6 +81,7 @@ def _routes(
     models = ModelsRoute(services)
     operations = OperationsRoute(services)
     tokens = TokensRoute(services, renderer)
+    description = DescriptionRoute(services)
     return [
         Route("/v1/chat/completions", chat.create, methods=["POST"]),
         Route("/v1/chat/completions/render", chat.render, methods=["POST"]),
@@ -95,6 +97,8 @@ def _routes(
         Route("/health", operations.health),
         Route("/metrics", operations.metrics),
         Route("/admin/metrics", operations.admin_metrics),
+        Route("/openapi.json", description.document),
+        Route("/docs", description.page),
         Route("/", operations.index),
     ]
 

@@ -30,7 +30,7 @@ _ASPECTS: Mapping[ChangeReason, set[str]] = {
     "prompt_cache_key_changed": {"prompt_cache_key", "cache_salt"},
     "tools_changed": {"tools", "tool_choice", "parallel_tool_calls"},
     "text_format_changed": {"response_format", "regex", "choice", "grammar", "structured_outputs"},
-    "reasoning_effort_changed": {"reasoning_effort"},
+    "reasoning_effort_changed": {"reasoning_effort", "chat_template_kwargs"},
     "verbosity_changed": {"verbosity"},
 }
 

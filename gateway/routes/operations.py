@@ -7,47 +7,19 @@ import asyncio
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from engine.errors import EngineError
 from engine.messages import EngineStats
+from gateway.description.operations import OPERATIONS
 from gateway.metrics import CONTENT_TYPE
+from gateway.routes.answers import json_response
 from gateway.services import Services
+from gateway.wire.operations_answers import Health, Index, Version
 
 __all__ = ["OperationsRoute"]
 
 _STATS_SECONDS = 2.0
-_ENDPOINTS = (
-    "POST /v1/chat/completions",
-    "POST /v1/completions",
-    "GET /v1/models",
-    "GET /v1/models/{id}",
-    "POST /v1/sessions",
-    "GET /v1/sessions",
-    "GET /v1/sessions/{id}",
-    "DELETE /v1/sessions/{id}",
-    "GET /v1/sessions/{id}/messages",
-    "POST /v1/sessions/{id}/park",
-    "POST /v1/sessions/{id}/resume",
-    "POST /v1/sessions/{id}/fork",
-    "POST /v1/sessions/{id}/pin",
-    "DELETE /v1/sessions/{id}/pin",
-    "POST /v1/chat/completions/render",
-    "POST /tokenize",
-    "POST /detokenize",
-    "GET /version",
-    "GET /ping",
-    "GET /health",
-    "GET /metrics",
-    "GET /admin/metrics",
-    "GET /admin/cache",
-    "GET /admin/cache/events",
-    "GET /admin/requests",
-    "GET /admin/warnings",
-    "POST /admin/prefixes",
-    "GET /admin/prefixes",
-    "DELETE /admin/prefixes/{id}",
-)
 
 
 class OperationsRoute:
@@ -58,28 +30,31 @@ class OperationsRoute:
 
     async def index(self, _request: Request) -> Response:
         """What is served here."""
-        return JSONResponse(
-            {
-                "name": "stemma",
-                "version": self.services.catalog.version,
-                "models": self.services.catalog.names,
-                "endpoints": _ENDPOINTS,
-            }
+        catalog = self.services.catalog
+        return json_response(
+            Index(
+                name="stemma",
+                version=catalog.version,
+                models=catalog.names,
+                endpoints=[operation.name for operation in OPERATIONS],
+            )
         )
 
     async def health(self, _request: Request) -> Response:
         """200 when requests are served, 503 with a reason otherwise."""
         if self.services.lifecycle.is_draining:
-            status = "draining"
+            health = Health("draining")
         else:
-            status = "ok" if self.services.engine.is_ready else "loading"
-        if status == "ok":
-            return JSONResponse({"status": status})
-        return JSONResponse({"status": status}, status_code=503, headers={"retry-after": "2"})
+            health = Health("ok" if self.services.engine.is_ready else "loading")
+        response = json_response(health)
+        if health.status != "ok":
+            response.status_code = 503
+            response.headers["retry-after"] = "2"
+        return response
 
     async def version(self, _request: Request) -> Response:
         """Which server this is."""
-        return JSONResponse({"version": self.services.catalog.version})
+        return json_response(Version(self.services.catalog.version))
 
     async def metrics(self, _request: Request) -> Response:
         """Prometheus' text format."""

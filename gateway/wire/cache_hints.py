@@ -48,4 +48,6 @@ def _from_mode(value: object) -> object:
     raise PydanticCustomError("cache", "must be 'read-only', 'read-write' or an object")
 
 
-CacheField = Annotated[CacheHints | None, BeforeValidator(_from_mode)]
+_Said = CacheHints | Literal["read-only", "read-write"] | None
+
+CacheField = Annotated[CacheHints | None, BeforeValidator(_from_mode, json_schema_input_type=_Said)]

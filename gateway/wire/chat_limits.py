@@ -5,10 +5,10 @@ from gateway.errors import InvalidRequest
 from gateway.wire.chat_request import ChatRequest
 from gateway.wire.limits import MAX_MESSAGES, Range, at_most, check_common, check_ranges
 
-__all__ = ["check_chat"]
+__all__ = ["CHAT_RANGES", "check_chat"]
 
 _INT64 = 1 << 63
-_RANGES = {
+CHAT_RANGES = {
     "max_tokens": Range(1, _INT64 - 1),
     "max_completion_tokens": Range(1, _INT64 - 1),
     "top_logprobs": Range(0, MAX_TOP_LOGPROBS),
@@ -17,7 +17,7 @@ _RANGES = {
 
 def check_chat(chat: ChatRequest) -> None:
     """Raise InvalidRequest for the first field out of range."""
-    check_ranges(chat, _RANGES)
+    check_ranges(chat, CHAT_RANGES)
     check_common(chat)
     if not chat.messages:
         raise InvalidRequest("messages is empty; send at least one message.", param="messages")

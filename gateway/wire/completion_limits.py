@@ -5,11 +5,11 @@ from gateway.errors import InvalidRequest
 from gateway.wire.completion_request import CompletionRequest
 from gateway.wire.limits import MAX_CHOICES, Range, check_common, check_ranges
 
-__all__ = ["MAX_SEQUENCES", "check_completion"]
+__all__ = ["COMPLETION_RANGES", "MAX_SEQUENCES", "check_completion"]
 
 MAX_SEQUENCES = 512  # answers to all prompts of one request
 _INT64 = 1 << 63
-_RANGES = {
+COMPLETION_RANGES = {
     "max_tokens": Range(0, _INT64 - 1),
     "logprobs": Range(0, MAX_TOP_LOGPROBS),
     "best_of": Range(1, MAX_CHOICES),
@@ -18,7 +18,7 @@ _RANGES = {
 
 def check_completion(request: CompletionRequest) -> None:
     """Raise InvalidRequest for the first field out of range."""
-    check_ranges(request, _RANGES)
+    check_ranges(request, COMPLETION_RANGES)
     check_common(request)
     _check_best_of(request)
     _check_scoring(request)

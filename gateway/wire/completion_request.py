@@ -43,10 +43,15 @@ def _list_of_prompts(value: object) -> list[PromptText]:
     return prompts
 
 
+_Prompts = str | list[str] | list[int] | list[list[int]]
+
+
 class CompletionRequest(TextRequest):
     """A request whose fields have the right types; out of `parse_completion_request` they are in range."""
 
-    prompt: Annotated[list[PromptText], PlainValidator(_list_of_prompts)]  # at least one, none of them empty
+    prompt: Annotated[
+        list[PromptText], PlainValidator(_list_of_prompts, json_schema_input_type=_Prompts)
+    ]  # at least one, none of them empty
     best_of: int | None = None
     echo: bool | None = None
     logprobs: int | None = None

@@ -17,6 +17,7 @@ __all__ = [
     "MAX_MESSAGES",
     "MAX_STOPS",
     "MAX_STOP_CHARACTERS",
+    "RANGES",
     "Range",
     "at_most",
     "check_common",
@@ -50,7 +51,7 @@ class Range:
         return low if self.high >= _INT64 - 1 and self.low >= -1 else f"{low} and at most {self.high:,}"
 
 
-_RANGES: Mapping[str, Range] = {
+RANGES: Mapping[str, Range] = {
     "temperature": Range(0, 2),
     "top_p": Range(0, 1, is_open=True),
     "min_p": Range(0, 1),
@@ -85,7 +86,7 @@ _OF_BEAMS: Mapping[str, tuple[object, ...]] = {
 
 def check_common(request: TextRequest) -> None:
     """Raise InvalidRequest for the first field out of range."""
-    check_ranges(request, _RANGES)
+    check_ranges(request, RANGES)
     _check_stops(request.stop or ())
     _check_logit_bias(request.logit_bias or {})
     _check_pairs(request)

@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from gateway.wire.prompt_cache import Breakpoint, breakpoints_in
+from gateway.wire.prompt_cache import Breakpoint, PromptCacheBreakpoint, breakpoints_in
 
 __all__ = ["Message"]
 
@@ -46,13 +46,25 @@ def _text_of(part: object, place: int) -> str:
     return text
 
 
+class ContentPart(BaseModel):
+    """A part of a message's content, as it is described; it is read by `_text_of`."""
+
+    type: Literal["text", "refusal"]
+    text: str = ""  # of a text
+    refusal: str = ""  # of a refusal
+    prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
+
+
+_Content = str | list[ContentPart] | None
+
+
 class Message(BaseModel):
     """One message. What a template may print is kept; the rest of its fields are dropped."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | None, BeforeValidator(_joined_text)] = None
+    content: Annotated[str | None, BeforeValidator(_joined_text, json_schema_input_type=_Content)] = None
     name: str | None = None
     tool_calls: Annotated[list[dict[str, Any]] | None, FailFast()] = None
     tool_call_id: str | None = None

@@ -10,7 +10,15 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import PydanticCustomError
 
-__all__ = ["LIFETIMES", "Breakpoint", "PromptCacheOptions", "Retention", "Ttl", "breakpoints_in"]
+__all__ = [
+    "LIFETIMES",
+    "Breakpoint",
+    "PromptCacheBreakpoint",
+    "PromptCacheOptions",
+    "Retention",
+    "Ttl",
+    "breakpoints_in",
+]
 
 Ttl = Literal["30m", "12h"]
 Retention = Literal["in_memory", "24h"]
@@ -27,6 +35,15 @@ class PromptCacheOptions(BaseModel):
     ttl: Ttl | None = None
     prewarm: bool | None = None
     comparison_response_id: str | None = None
+
+
+class PromptCacheBreakpoint(BaseModel):
+    """The field on a part of a message's content, as it is described; it is read by `breakpoints_in`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    mode: Literal["explicit"]
+    ttl: Ttl | None = None
 
 
 class Breakpoint(NamedTuple):

@@ -52,7 +52,11 @@ class TextRequest(BaseModel):
     # how long, and where to stop
     max_tokens: int | None = None
     min_tokens: int | None = None
-    stop: Annotated[list[str] | None, FailFast(), BeforeValidator(_list_of_stops)] = None
+    stop: Annotated[
+        list[str] | None,
+        FailFast(),
+        BeforeValidator(_list_of_stops, json_schema_input_type=str | list[str] | None),
+    ] = None
     stop_token_ids: Annotated[list[int] | None, FailFast()] = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None

@@ -85,4 +85,6 @@ def _name_in(value: object, path: str) -> str:
 
 
 ToolsField = Annotated[list[Tool] | None, FailFast()]
-ChoiceField = Annotated[ToolChoice | None, BeforeValidator(_read_choice)]
+_Choice = Literal["none", "auto", "required"] | dict[str, Any] | None
+
+ChoiceField = Annotated[ToolChoice | None, BeforeValidator(_read_choice, json_schema_input_type=_Choice)]

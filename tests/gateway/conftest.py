@@ -11,6 +11,7 @@ from gateway.conversation.template import CHATML, ChatTemplate
 from gateway.conversation.text_model import TextModel
 from gateway.settings import Settings
 from tests.fakes import ByteTokenizer, Script, ScriptedEngine
+from tests.gateway.described import HOOKS
 from tests.live import LiveServer, live_server, scripted_services
 
 
@@ -61,5 +62,5 @@ def engine(shared_engine: ScriptedEngine, tokenizer: ByteTokenizer) -> ScriptedE
 @pytest.fixture
 def client(server: LiveServer, engine: ScriptedEngine) -> Iterator[httpx.Client]:
     """Plain HTTP, for what an SDK would not send."""
-    with httpx.Client(base_url=server.url, timeout=10) as http:
+    with httpx.Client(base_url=server.url, timeout=10, event_hooks=HOOKS) as http:
         yield http

@@ -19,6 +19,7 @@ from gateway.settings import Settings
 from gateway.store.migrate import upgrade
 from gateway.store.usage import UsageLog
 from tests.fakes import ByteTokenizer
+from tests.gateway.described import HOOKS
 from tests.live import live_server, scripted_services
 
 __all__ = ["ALICE", "BOB", "SESSIONS", "Stored", "bearer", "fresh_prompts", "open_fresh", "stored_server"]
@@ -87,7 +88,7 @@ def stored_server(
     )
     with (
         live_server(services, settings) as live,
-        httpx.Client(base_url=live.url, headers=bearer(ALICE), timeout=10) as alice,
-        httpx.Client(base_url=live.url, headers=bearer(BOB), timeout=10) as bob,
+        httpx.Client(base_url=live.url, headers=bearer(ALICE), timeout=10, event_hooks=HOOKS) as alice,
+        httpx.Client(base_url=live.url, headers=bearer(BOB), timeout=10, event_hooks=HOOKS) as bob,
     ):
         yield Stored(alice, bob, services)

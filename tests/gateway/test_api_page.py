@@ -17,7 +17,7 @@ from tests.gateway.stored import fresh_prompts, stored_server
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"```(http|json)\n(.*?)\n```", re.DOTALL)
-PATH = re.compile(r"(?<![\w.])/[\w/{}-]*")
+PATH = re.compile(r"(?<![\w.])/[\w/{}-]*(?:\.json)?")
 NODE = NodeView(
     serial=7, parent=0, start=0, num_tokens=40, num_blocks=3, num_children=2, num_locks=0, num_pins=0,
     num_uses=5, priority=0, namespace="2b", age_seconds=60.5, idle_seconds=3.2,
