@@ -258,13 +258,13 @@ async def test_how_far_a_prompt_is_can_be_asked_while_it_is_computed(tmp_path: P
     runner = ScriptedRunner(emit([], then=7), before_step=before_step)
     with served(runner, tmp_path) as (address, _):
         async with connected(address) as connection:
-            events = await connection.start([submit(prompt=(1,) * 600)])
+            events = await connection.start([submit(prompt=(1,) * 600, max_tokens=400)])
             await asyncio.to_thread(reached.wait)
             asking = asyncio.create_task(connection.progress("r"))
             unknown = asyncio.create_task(connection.progress("x"))
+            await asyncio.sleep(0)  # both are sent
             go_on.set()
             answers = await asking, await unknown
-            async for _event in events:
-                pass
+            events.close()
 
-    assert answers == (512, 0)
+    assert answers in {(512, 0), (600, 0)}  # a step more, if the question was slow
