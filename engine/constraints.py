@@ -7,7 +7,7 @@ a step waits for them only where the model was faster.
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
+from engine.deep_threads import deep_thread
 from engine.sampling.allowed import Allowed
 from engine.sampling.rows import Row
 from engine.sequence import Sequence as TokenSequence
@@ -57,16 +58,17 @@ class Constraints:
         """`vocab_size` is the model's, which may have more rows than there are tokens."""
         self._load_vocabulary = load_vocabulary
         self._vocab_size = vocab_size
-        self._thread = ThreadPoolExecutor(1, "grammars")
+        self._thread = deep_thread("grammars")
+        self._compiler = deep_thread("compiler")
         self._lock = Lock()
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._progress: WeakKeyDictionary[TokenSequence, _Progress] = WeakKeyDictionary()
 
     def prepare(self, grammar: str) -> None:
         """Compile a grammar, or find it compiled. Raises ValueError for one that cannot be followed."""
-        matcher = self._compile(grammar)
+        matcher = self._compiler.submit(self._compile, grammar).result()
         if matcher.is_error():
-            raise ValueError(matcher.get_error())
+            raise ValueError(_words(matcher))
 
     def begin(self, rows: Sequence[Row]) -> "Future[Allowed] | None":
         """Find what the rows of a step may draw; None if none of them has a grammar. Of a sequence the row
@@ -76,8 +78,9 @@ class Constraints:
         return self._thread.submit(self._find, rows, held) if held else None
 
     def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self._thread.shutdown()
+        self._compiler.shutdown()
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
@@ -99,7 +102,7 @@ class Constraints:
             fill_next_token_bitmask(matcher, line[None])
             matcher.rollback(num_followed)
             if matcher.is_error():
-                failures[row.sequence] = matcher.get_error()
+                failures[row.sequence] = _words(matcher)
         return Allowed(held, bits, failures)
 
     def _follow(self, sequence: TokenSequence) -> LLMatcher:
@@ -126,6 +129,12 @@ class Constraints:
             while len(self._compiled) > _MAX_KEPT:
                 self._compiled.popitem(last=False)
         return matcher
+
+
+def _words(matcher: LLMatcher) -> str:
+    """What is wrong, in one line of the library's."""
+    words: str = matcher.get_error().removesuffix("<non-verbose/>").strip()
+    return f"the grammar cannot be followed: {words.splitlines()[0] if words else 'no answer satisfies it'}"
 
 
 class _Tokens:

@@ -16,7 +16,8 @@ from gateway.errors import InvalidRequest
 __all__ = ["choice_part", "first_fault", "lark_part", "literal", "regex_part", "whole"]
 
 _MAX_CHARACTERS = 100_000
-_MAX_CHOICES = 1_000
+_MAX_CHOICES = 900
+_DIRECTIVES = re.compile("%(llguidance|json|lark|regex)")
 _SCHEMA_PREFIX = re.compile(r"at \d+\(\d+\): failed to compile JSON schema: ")
 
 
@@ -50,8 +51,8 @@ def choice_part(choices: Sequence[str], *, path: str) -> str:
 def lark_part(text: str, *, path: str) -> str:
     """What a client's own grammar allows, written in Lark's form or in GBNF. Raises InvalidRequest."""
     _check_length(text, path)
-    if "%llguidance" in text:
-        raise InvalidRequest(f"{path} must not have %llguidance lines; leave them out.", param=path)
+    if (found := _DIRECTIVES.search(text)) is not None:
+        raise InvalidRequest(f"{path} must not have {found[0]}; leave it out.", param=path)
     try:
         grammar: str = any_to_lark(text).removeprefix("%llguidance {}")
     except Exception as error:  # noqa: BLE001 - the converter raises nothing more special

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from starlette.requests import Request
 
+from engine.deep_threads import deep_thread
 from engine.messages import Submit
 from gateway.auth import principal_of
 from gateway.choice import Choice
@@ -34,6 +35,7 @@ class Intake:
 
     def __init__(self, services: Services, *, keeps_trace: bool) -> None:
         self._services = services
+        self._grammars = deep_thread("grammars")  # reads what clients nest as deep as they like
         self._keeps_trace = keeps_trace  # names of prompts' blocks with their usage
 
     def admit(self, request: Request) -> RequestRecord:
@@ -63,7 +65,8 @@ class Intake:
             return part if reading is None else reading.constrain(part)
 
         is_work = text.structure_fields or (reading is not None and reading.tools)
-        part = await asyncio.to_thread(work) if is_work else None
+        loop = asyncio.get_running_loop()
+        part = await loop.run_in_executor(self._grammars, work) if is_work else None
         return None if part is None else whole(part)
 
     def submit(

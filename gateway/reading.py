@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.conversation.prompt import Prompt, Prompts
+from gateway.errors import InvalidRequest
 from gateway.schemas import ANY_OBJECT, schema_part
 from gateway.tools.demands import Callee, calls_part, free_part, thought_part
 from gateway.tools.families import CHANNELS, Family, family_of
@@ -115,4 +116,6 @@ def _callee(place: int, tool: Tool) -> Callee:
     function = tool.function
     schema = {**ANY_OBJECT, **(function.parameters or {})}
     path = f"tools.{place}.function.parameters"
+    if schema["type"] != "object":
+        raise InvalidRequest(f"{path} must be the schema of an object, as arguments are.", param=path)
     return Callee(function.name, schema_part(schema, is_strict=bool(function.strict), path=path))

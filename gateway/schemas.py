@@ -19,7 +19,11 @@ _MAX_DEPTH = 32
 _MAX_NODES = 20_000
 # Properties of one object that may be left out: each can stand before any later one, and the matcher keeps
 # count of what may still come.
-_MAX_OPTIONAL = 240
+_MAX_OPTIONAL = 200
+# The library counts integers in 64 bits, and JSON's numbers are exact to here.
+_MAX_NUMBER = 1 << 53
+_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 # Enough to indent by: a model that may write blanks at will may write them for ever.
 _OPTIONS = {"whitespace_pattern": r"[ \n]{0,16}"}
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
@@ -36,6 +40,8 @@ def schema_part(schema: object, *, is_strict: bool, path: str) -> str:
     if not isinstance(schema, dict):
         raise InvalidRequest(f"{path} must be a JSON schema, which is an object.", param=path)
     _check_size(schema, path)
+    if is_strict:
+        _check_followed(schema, path)
     options = {**_OPTIONS, "lenient": not is_strict, "coerce_one_of": not is_strict}
     if (fault := _fault(schema, options)) is not None:
         place = _place_of(fault, schema, schema, options)
@@ -66,6 +72,7 @@ def _check_size(schema: Mapping[str, Any], path: str) -> None:
             raise InvalidRequest(f"{path} {limit}; make it simpler.", param=path, code="invalid_json_schema")
         if isinstance(node, dict):
             _check_optional(node, path)
+            _check_numbers(node, path)
             waiting += [(value, depth + 1) for value in node.values()]
         elif isinstance(node, list):
             waiting += [(value, depth + 1) for value in node]
@@ -82,6 +89,44 @@ def _check_optional(node: Mapping[str, Any], path: str) -> None:
             "some of them.",
             param=path,
             code="invalid_json_schema",
+        )
+
+
+def _check_numbers(node: Mapping[str, Any], path: str) -> None:
+    for name in (*_NUMBERS, *_COUNTS):
+        value = node.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) <= _MAX_NUMBER:
+            raise InvalidRequest(
+                f"{path} has a {name} beyond 2^53, to which numbers are exact; choose a smaller one.",
+                param=path,
+                code="invalid_json_schema",
+            )
+    multiple = node.get("multipleOf")
+    if isinstance(multiple, int | float) and multiple <= 0:
+        raise InvalidRequest(
+            f"{path} has a multipleOf that is not above 0.", param=path, code="invalid_json_schema"
+        )
+
+
+def _check_followed(schema: Mapping[str, Any], path: str) -> None:
+    """Refuse what the library takes and does not follow to the letter."""
+    is_draft_4 = "draft-04" in str(schema.get("$schema"))
+    waiting: list[object] = [schema]
+    while waiting:
+        node = waiting.pop()
+        waiting += node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+        if not isinstance(node, dict):
+            continue
+        least, required = node.get("minProperties"), node.get("required")
+        num_required = len(set(map(str, required))) if isinstance(required, list) else 0
+        if isinstance(least, int | float) and least > max(num_required, 1):
+            fault = "minProperties above 1 beside names that are free, which may repeat"
+        elif is_draft_4 and isinstance(node.get("items"), list):
+            fault = "items as a list in draft 4; name a later draft, or send prefixItems"
+        else:
+            continue
+        raise InvalidRequest(
+            f"{path} cannot be followed to the letter: {fault}.", param=path, code="invalid_json_schema"
         )
 
 

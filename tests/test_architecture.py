@@ -19,6 +19,7 @@ MAY_IMPORT = {
 PUBLIC_ENGINE = {
     "engine.cache_messages",
     "engine.client",
+    "engine.deep_threads",
     "engine.errors",
     "engine.gguf",
     "engine.messages",

@@ -152,3 +152,11 @@ def test_few_compiled_grammars_are_kept(constraints: Constraints) -> None:
         constraints.prepare(f"start: /[0-9]{{{number + 1}}}/")
 
     assert len(constraints._compiled) == 64
+
+
+def test_a_long_chain_of_rules_ends_no_process(constraints: Constraints) -> None:
+    rules = "\n".join([f"a{place}: a{place + 1}" for place in range(6_000)])
+
+    constraints.prepare(f'start: a0\n{rules}\na6000: "1"')
+
+    assert next_tokens(constraints, sequence_of('start: "1"')) == {ord("1")}

@@ -13,6 +13,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from pydantic import BaseModel, Field, TypeAdapter
 
+from engine.deep_threads import deep_thread
 from gateway.errors import InvalidRequest
 from gateway.grammars import whole
 from gateway.schemas import ANY_OBJECT, schema_part
@@ -163,3 +164,39 @@ def test_the_schemas_of_a_public_package_are_all_followed() -> None:
 
     assert len(chosen) >= 300
     assert refused == []
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "minimum": -1e30, "maximum": -1e29},
+        {"type": "integer", "minimum": -(2**63), "maximum": -(2**63)},
+        {"type": "integer", "minimum": 10**19, "maximum": 10**20},
+        {"properties": {"a": {"exclusiveMaximum": -(2**63)}}},
+        {"type": "number", "minimum": float("nan")},
+        {"multipleOf": -3},
+    ],
+)
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_numbers_that_are_not_exact_are_refused(schema: Any, is_strict: bool) -> None:
+    assert refusal(schema, is_strict=is_strict).code == "invalid_json_schema"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "additionalProperties": {"const": 1}, "minProperties": 2},
+        {"$schema": "http://json-schema.org/draft-04/schema#", "type": "array", "items": [{"const": 1}]},
+    ],
+)
+def test_what_would_not_be_followed_to_the_letter_is_refused_where_that_is_asked(schema: Any) -> None:
+    assert "to the letter" in refusal(schema).message
+    schema_part(schema, is_strict=False, path=PATH)
+
+
+def test_long_chains_of_references_end_no_process() -> None:
+    chain: Any = {f"a{place}": {"$ref": f"#/$defs/a{place + 1}"} for place in range(6_000)}
+    chain["a6000"] = {"type": "string"}
+    with deep_thread("test") as thread:
+        found = thread.submit(schema_part, {"$ref": "#/$defs/a0", "$defs": chain}, is_strict=True, path=PATH)
+        assert found.result().startswith("%json")
