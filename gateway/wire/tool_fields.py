@@ -58,7 +58,7 @@ def _read_choice(value: object) -> object:
     if isinstance(value, dict) and kind == "allowed_tools":
         return _read_allowed(value.get("allowed_tools"))
     raise PydanticCustomError(
-        "tool_choice", 'must be "none", "auto", "required", or name a function: {{"type": "function", ...}}'
+        "tool_choice", 'must be "none", "auto", "required", or an object that names a function'
     )
 
 
