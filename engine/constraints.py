@@ -64,21 +64,26 @@ class Constraints:
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._progress: WeakKeyDictionary[TokenSequence, _Progress] = WeakKeyDictionary()
 
-    def prepare(self, grammar: str) -> None:
-        """Compile a grammar, or find it compiled. Raises ValueError for one that cannot be followed."""
-        matcher = self._compiler.submit(self._compile, grammar).result()
-        if matcher.is_error():
-            raise ValueError(_words(matcher))
+    def prepare(self, grammar: str) -> "Future[None]":
+        """See Grammars. What is compiled already waits for nothing."""
+        with self._lock:
+            known = self._compiled.get(grammar)
+        if known is None:
+            return self._compiler.submit(lambda: _check(self._compile(grammar)))
+        done: Future[None] = Future()
+        if known.is_error():
+            done.set_exception(ValueError(_words(known)))
+        else:
+            done.set_result(None)
+        return done
 
     def begin(self, rows: Sequence[Row]) -> "Future[Allowed] | None":
-        """Find what the rows of a step may draw; None if none of them has a grammar. Of a sequence the row
-        without proposals comes first, and each of the others has one more.
-        """
+        """See Grammars."""
         held = [place for place, row in enumerate(rows) if row.sampling.grammar is not None]
         return self._thread.submit(self._find, rows, held) if held else None
 
     def close(self) -> None:
-        """End the threads."""
+        """See Grammars."""
         self._thread.shutdown()
         self._compiler.shutdown()
 
@@ -129,6 +134,11 @@ class Constraints:
             while len(self._compiled) > _MAX_KEPT:
                 self._compiled.popitem(last=False)
         return matcher
+
+
+def _check(matcher: LLMatcher) -> None:
+    if matcher.is_error():
+        raise ValueError(_words(matcher))
 
 
 def _words(matcher: LLMatcher) -> str:

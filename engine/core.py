@@ -7,6 +7,7 @@ messages.
 import time
 from array import array
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -150,14 +151,16 @@ class EngineCore:
         return self._traffic is not None and self._traffic.is_erasing
 
     def submit(self, message: Submit) -> Accepted | Refused:
-        """Queue a request, or say why it cannot run, or not now. One whose grammar has not been prepared
-        keeps everything waiting until it is.
+        """Queue a request, or say why it cannot run, or not now. One whose grammar is not prepared keeps
+        everything waiting until it is.
         """
         prompt = array("i")
         try:
             prompt.frombytes(message.prompt)
             self._check(prompt, message)
-            self.prepare(message)
+            prepared = self.prepare(message)
+            if prepared is not None:
+                prepared.result()
             if self.scheduler.admission.is_full(account_of(message.namespace), len(prompt)):
                 return self._refuse_full(message)
             self.scheduler.add(
@@ -174,16 +177,12 @@ class EngineCore:
             return Refused(message.request_id, str(error), "refused")
         return Accepted(message.request_id)
 
-    def prepare(self, message: Submit) -> None:
-        """Compile a request's grammar, which may take long; from any thread. Raises ValueError for one that
-        cannot be followed, RequestRefused where there are none.
+    def prepare(self, message: Submit) -> "Future[None] | None":
+        """Begin to compile a request's grammar, which may take long; None if there is nothing to compile.
+        Ends in ValueError for one that cannot be followed.
         """
         grammar = message.sampling.grammar
-        if grammar is None:
-            return
-        if self._grammars is None:
-            raise RequestRefused("this engine was started without a vocabulary, which grammars need")
-        self._grammars.prepare(grammar)
+        return None if grammar is None or self._grammars is None else self._grammars.prepare(grammar)
 
     def abort(self, message: Abort) -> None:
         """Forget a request, or one of its choices."""
@@ -266,9 +265,11 @@ class EngineCore:
         return self._statistics.collect(self.scheduler.admission)
 
     def close(self) -> None:
-        """Let go of the colder tiers."""
+        """Let go of the colder tiers, and of whoever follows grammars."""
         if self._traffic is not None:
             self._traffic.close()
+        if self._grammars is not None:
+            self._grammars.close()
 
     def _give_up(self, step: Step, result: StepResult, now: float) -> list[FromEngine]:
         """End the requests of which a sequence cannot go on."""
@@ -330,6 +331,8 @@ class EngineCore:
         counts = [each for each in (sampling.logprobs, sampling.prompt_logprobs) if each is not None]
         if any(not 0 <= count <= MAX_TOP_LOGPROBS for count in counts):
             raise RequestRefused(f"log-probabilities are told of 0 to {MAX_TOP_LOGPROBS} tokens at a place")
+        if sampling.grammar is not None and self._grammars is None:
+            raise RequestRefused("this engine was started without a vocabulary, which grammars need")
         if sampling.grammar is not None and (sampling.beam is not None or sampling.min_tokens):
             raise RequestRefused("a grammar goes neither with a search nor with a least number of tokens")
         beam = sampling.beam

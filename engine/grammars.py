@@ -13,10 +13,16 @@ __all__ = ["Grammars"]
 class Grammars(Protocol):
     """Compiles grammars, and follows answers through them. Any thread may call it."""
 
-    def prepare(self, grammar: str) -> None:
-        """Compile a grammar, which may take long. Raises ValueError for one that cannot be followed."""
+    def prepare(self, grammar: str) -> "Future[None]":
+        """Begin to compile a grammar, unless it is compiled. Ends in ValueError for one that cannot be
+        followed.
+        """
         ...
 
     def begin(self, rows: Sequence[Row]) -> "Future[Allowed] | None":
         """Begin to find what the rows of a step may draw; None if none of them has a grammar."""
+        ...
+
+    def close(self) -> None:
+        """End what runs for it."""
         ...

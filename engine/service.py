@@ -8,7 +8,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import msgspec
@@ -97,7 +97,6 @@ class EngineService:
         self._owners: dict[str, _Owner] = {}  # by the ids of their requests
         self._errands: list[tuple[bytes, Errand]] = []  # parks and prefetches that go on, and who waits
         self._preparing: dict[str, _Preparation] = {}  # requests whose grammars are compiled
-        self._compiler = ThreadPoolExecutor(1, "compiler")
         self._to_forget: list[tuple[bytes, Forget]] = []
         self._forgotten: list[tuple[bytes, Forgotten]] = []  # told when the disk has forgotten, too
         self._settlers: list[tuple[bytes, int]] = []  # who waits until nothing moves
@@ -192,7 +191,10 @@ class EngineService:
         if message.request_id in self._preparing:
             self._send(client, Refused(message.request_id, "a request of this id waits already", "refused"))
             return
-        compiling = self._compiler.submit(self._core.prepare, message)
+        compiling = self._core.prepare(message)
+        if compiling is None:
+            self._submit(client, message)
+            return
         self._preparing[message.request_id] = _Preparation(client, message, compiling)
 
     def _submit_prepared(self) -> None:

@@ -17,6 +17,9 @@ ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 _MAX_DEPTH = 32
 _MAX_NODES = 20_000
+# What is read at most to find where a fault stands: everybody's schemas wait for it. A small one is searched
+# whole.
+_TRIED_VALUES, _MIN_TRIES = 200_000, 8
 # Properties of one object that may be left out: each can stand before any later one, and the matcher keeps
 # count of what may still come.
 _MAX_OPTIONAL = 200
@@ -39,12 +42,12 @@ def schema_part(schema: object, *, is_strict: bool, path: str) -> str:
     """
     if not isinstance(schema, dict):
         raise InvalidRequest(f"{path} must be a JSON schema, which is an object.", param=path)
-    _check_size(schema, path)
+    num_values = _check_size(schema, path)
     if is_strict:
         _check_followed(schema, path)
     options = {**_OPTIONS, "lenient": not is_strict, "coerce_one_of": not is_strict}
     if (fault := _fault(schema, options)) is not None:
-        place = _place_of(fault, schema, schema, options)
+        place = _Search(fault, schema, options, max(_MIN_TRIES, _TRIED_VALUES // num_values)).place_in(schema)
         where = ".".join((path, *place))[:200]
         raise InvalidRequest(f"{where} cannot be followed: {fault}", param=where, code="invalid_json_schema")
     return _as_grammar(schema, options)
@@ -59,7 +62,8 @@ def _fault(schema: Mapping[str, Any], options: Mapping[str, object]) -> str | No
     return first_fault("start: " + _as_grammar(schema, options))
 
 
-def _check_size(schema: Mapping[str, Any], path: str) -> None:
+def _check_size(schema: Mapping[str, Any], path: str) -> int:
+    """How many values a schema has."""
     num_nodes = 0
     waiting: list[tuple[object, int]] = [(schema, 1)]
     while waiting:  # not by recursion: clients choose the depth
@@ -76,6 +80,7 @@ def _check_size(schema: Mapping[str, Any], path: str) -> None:
             waiting += [(value, depth + 1) for value in node.values()]
         elif isinstance(node, list):
             waiting += [(value, depth + 1) for value in node]
+    return num_nodes
 
 
 def _check_optional(node: Mapping[str, Any], path: str) -> None:
@@ -130,15 +135,28 @@ def _check_followed(schema: Mapping[str, Any], path: str) -> None:
         )
 
 
-def _place_of(
-    fault: str, schema: Mapping[str, Any], root: Mapping[str, Any], options: Mapping[str, object]
-) -> tuple[str, ...]:
-    """The path to the innermost part that has the same fault alone."""
-    shared = {name: root[name] for name in ("$defs", "definitions") if name in root}
-    for path, part in _parts(schema):
-        if _fault({**shared, **part}, options) == fault and _fault(shared, options) != fault:
-            return (*path, *_place_of(fault, part, root, options))
-    return ()
+class _Search:
+    """Looks for a fault's place: the innermost part that has it alone."""
+
+    def __init__(
+        self, fault: str, root: Mapping[str, Any], options: Mapping[str, object], num_tries: int
+    ) -> None:
+        self._fault = fault
+        self._options = options
+        self._shared = {name: root[name] for name in ("$defs", "definitions") if name in root}
+        self._num_left = num_tries
+        if _fault(self._shared, options) == fault:
+            self._num_left = 0  # it would be every part's
+
+    def place_in(self, schema: Mapping[str, Any]) -> tuple[str, ...]:
+        """The path from here, as far as it is found."""
+        for path, part in _parts(schema):
+            if self._num_left == 0:
+                break
+            self._num_left -= 1
+            if _fault({**self._shared, **part}, self._options) == self._fault:
+                return (*path, *self.place_in(part))
+        return ()
 
 
 def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:

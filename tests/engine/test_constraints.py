@@ -1,6 +1,7 @@
 """What a grammar lets an answer go on with: against a vocabulary of single bytes and a few longer tokens."""
 
 import gc
+import threading
 from array import array
 from collections.abc import Iterator
 
@@ -113,7 +114,7 @@ def test_a_text_without_choice_may_be_written_in_any_tokens(constraints: Constra
 
 def test_what_is_no_grammar_is_refused_in_its_own_words(constraints: Constraints) -> None:
     with pytest.raises(ValueError, match="Expected token"):
-        constraints.prepare("start: (")
+        constraints.prepare("start: (").result()
 
 
 def test_an_answer_that_left_its_grammar_is_told_alone(constraints: Constraints) -> None:
@@ -149,7 +150,7 @@ def test_matchers_go_with_their_sequences(constraints: Constraints) -> None:
 
 def test_few_compiled_grammars_are_kept(constraints: Constraints) -> None:
     for number in range(100):
-        constraints.prepare(f"start: /[0-9]{{{number + 1}}}/")
+        constraints.prepare(f"start: /[0-9]{{{number + 1}}}/").result()
 
     assert len(constraints._compiled) == 64
 
@@ -157,6 +158,20 @@ def test_few_compiled_grammars_are_kept(constraints: Constraints) -> None:
 def test_a_long_chain_of_rules_ends_no_process(constraints: Constraints) -> None:
     rules = "\n".join([f"a{place}: a{place + 1}" for place in range(6_000)])
 
-    constraints.prepare(f'start: a0\n{rules}\na6000: "1"')
+    constraints.prepare(f'start: a0\n{rules}\na6000: "1"').result()
 
     assert next_tokens(constraints, sequence_of('start: "1"')) == {ord("1")}
+
+
+def test_what_is_compiled_is_told_at_once_however_busy_the_compiler_is(constraints: Constraints) -> None:
+    may_end = threading.Event()
+    constraints.prepare(DIGITS).result()
+    with pytest.raises(ValueError, match="Expected"):
+        constraints.prepare("start: (").result()
+    constraints._compiler.submit(may_end.wait, 20)
+    try:
+        assert constraints.prepare(DIGITS).done()
+        assert isinstance(constraints.prepare("start: (").exception(timeout=0), ValueError)
+        assert not constraints.prepare('start: "new"').done()
+    finally:
+        may_end.set()

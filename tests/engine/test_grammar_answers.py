@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ import zmq
 from engine.connection import EngineConnection
 from engine.constraints import Constraints
 from engine.core import EngineCore
-from engine.errors import RequestRefused
 from engine.loading import load_runner
 from engine.messages import Accepted, BeamParams, EngineConfig, Refused, Submit, TokenEvents
 from engine.runner import ModelRunner
@@ -183,17 +183,10 @@ def test_what_cannot_be_followed_is_refused_before_it_waits(core: EngineCore) ->
 
 
 def test_without_a_vocabulary_there_are_no_grammars(folder: Path) -> None:
-    core = core_over(load(folder))
+    answer = core_over(load(folder)).submit(make("r", NUMBER))
 
-    with pytest.raises(RequestRefused, match="vocabulary"):
-        core.prepare(
-            Submit(
-                request_id="r",
-                prompt=pack(PROMPT),
-                sampling=SamplingParams(max_tokens=5, grammar=NUMBER),
-                namespace=b"t",
-            )
-        )
+    assert isinstance(answer, Refused)
+    assert "vocabulary" in answer.message
 
 
 @pytest.mark.parametrize(
@@ -227,12 +220,17 @@ class Slow:
         self.may_compile = threading.Event()
         self.is_compiling = threading.Event()
         self.begin = constraints.begin
+        self.close = constraints.close
         self._prepare = constraints.prepare
+        self._thread = ThreadPoolExecutor(1)
 
-    def prepare(self, grammar: str) -> None:
+    def prepare(self, grammar: str) -> "Future[None]":
         self.is_compiling.set()
+        return self._thread.submit(self._compile, grammar)
+
+    def _compile(self, grammar: str) -> None:
         assert self.may_compile.wait(20)
-        self._prepare(grammar)
+        self._prepare(grammar).result()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from pydantic import BaseModel, Field, TypeAdapter
 
+import gateway.schemas
 from engine.deep_threads import deep_thread
 from gateway.errors import InvalidRequest
 from gateway.grammars import whole
@@ -200,3 +201,19 @@ def test_long_chains_of_references_end_no_process() -> None:
     with deep_thread("test") as thread:
         found = thread.submit(schema_part, {"$ref": "#/$defs/a0", "$defs": chain}, is_strict=True, path=PATH)
         assert found.result().startswith("%json")
+
+
+def test_the_place_of_a_fault_is_not_looked_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    read = gateway.schemas.first_fault
+    monkeypatch.setattr(
+        gateway.schemas, "first_fault", lambda grammar: tried.append(grammar) or read(grammar)
+    )
+    parts: Any = [{"const": number} for number in range(9_000)]
+
+    error = refusal({"$defs": {"a": {"anyOf": parts}}, "anyOf": [*parts[:900], {"type": "objekt"}]})
+
+    assert error.param == PATH
+    assert len(tried) < 20
+
+    assert refusal({"anyOf": [*parts[:50], {"type": "objekt"}]}).param == f"{PATH}.anyOf.50"
