@@ -51,16 +51,7 @@ def load_runner(config: EngineConfig) -> ModelRunner:
 
     Raises ValueError or OSError when the model cannot be loaded or run, or the pool would hold no block.
     """
-    if config.device != "cpu" and config.kv_dtype == "int8":
-        raise ValueError('kv_dtype is "int8", which only the CPU has: set it to "full" on a GPU')
-    if config.device != "cuda" and config.memory_utilization is not None:
-        raise ValueError(
-            f"memory_utilization is {config.memory_utilization}, which only a GPU has: say kv_bytes instead"
-        )
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            'device is "cuda", but torch finds none here: set it to "cpu", or see README on torch'
-        )
+    _check_device(config)
     device, dtype = torch.device(config.device), DTYPES[config.dtype]
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
@@ -154,6 +145,20 @@ def load_tiers(config: EngineConfig, runner: ModelRunner) -> ColderTiers | None:
         num_damaged=disk.num_damaged if disk else 0,
         prefill_rate=_MEASURED_PROMPT / runner.measure_steps((_MEASURED_PROMPT,))[_MEASURED_PROMPT],
     )
+
+
+def _check_device(config: EngineConfig) -> None:
+    """Raise ValueError for what the device does not have, and for a device that is not there."""
+    if config.device != "cpu" and config.kv_dtype == "int8":
+        raise ValueError('kv_dtype is "int8", which only the CPU has: set it to "full" on a GPU')
+    if config.device != "cuda" and config.memory_utilization is not None:
+        raise ValueError(
+            f"memory_utilization is {config.memory_utilization}, which only a GPU has: say kv_bytes instead"
+        )
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            'device is "cuda", but torch finds none here: set it to "cpu", or see README on torch'
+        )
 
 
 def _grammars(config: EngineConfig, info: EngineInfo) -> Constraints | None:

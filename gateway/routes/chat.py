@@ -14,9 +14,11 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.breakpoints import find_ends
+from gateway.breakpoints import End, find_ends
 from gateway.briefings import Briefings
 from gateway.choice import Choice
+from gateway.conversation.briefing import Briefing
+from gateway.conversation.prompt import Prompt
 from gateway.conversation.volatile import VolatileWatch
 from gateway.errors import ContextTooLong
 from gateway.events import Pace
@@ -183,8 +185,15 @@ class ChatRoute:
             turn=turn,
             explain=explain if chat.cache_hints.explain else None,
         )
+        self.caching.bind(reply, chat, await self._ends(chat, turn, prompt, namespace, briefing))
+        return reply
+
+    async def _ends(
+        self, chat: ChatRequest, turn: Turn | None, prompt: Prompt, namespace: bytes, briefing: Briefing
+    ) -> list[End]:
+        """Of the beginnings that the request's own messages mark."""
         history = [] if turn is None else turn.history.messages
-        ends = await find_ends(
+        return await find_ends(
             self.renderer,
             prompt,
             [*history, *chat.messages],
@@ -193,8 +202,6 @@ class ChatRoute:
             num_latest=num_written(chat),
             briefing=briefing,
         )
-        self.caching.bind(reply, chat, ends)
-        return reply
 
     def _watch(self, tenant: str, messages: Sequence[Message]) -> None:
         """Tell the operator of prompts that change a little at their beginning each time."""

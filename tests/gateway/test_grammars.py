@@ -67,6 +67,8 @@ def test_a_grammar_may_be_larks_or_gbnf(grammar: str) -> None:
         (lark_part, "root ::= ("),
         (lark_part, '%llguidance {"no_forcing": false}\nstart: "a"'),
         (lark_part, "{" * 5_000),
+        (lark_part, 'start: %json {"type": "integer", "minimum": -9223372036854775808}'),
+        (lark_part, 'start: %lark {\nstart: "a"\n}'),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_name(make: object, text: str) -> None:

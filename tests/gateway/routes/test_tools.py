@@ -203,6 +203,8 @@ STRICT = {"type": "function", "function": {**LOOK["function"], "strict": True}}
 UNKNOWN_TYPE = {"properties": {"a": {"type": "x"}}}
 BAD = {"type": "function", "function": {"name": "go", "strict": True, "parameters": UNKNOWN_TYPE}}
 
+NO_OBJECT = {"type": "function", "function": {"name": "go", "parameters": {"type": "string"}}}
+
 
 @pytest.mark.parametrize(
     ("fields", "param"),
@@ -221,6 +223,7 @@ BAD = {"type": "function", "function": {"name": "go", "strict": True, "parameter
         ({"tools": [named(f"t{place}") for place in range(129)]}, "tools"),
         ({"tools": [GO | {"function": {"name": "go", "parameters": 1}}]}, "tools.0.function.parameters"),
         ({"tools": [BAD]}, "tools.0.function.parameters.properties.a"),
+        ({"tools": [NO_OBJECT], "tool_choice": "required"}, "tools.0.function.parameters"),
         ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
         ({"tool_choice": "required", "min_tokens": 3}, "min_tokens"),
         ({"functions": [{"name": "a"}]}, "functions"),
