@@ -129,6 +129,8 @@ class Constraints:
                 self._compiled.move_to_end(grammar)
                 return matcher
         matcher = LLMatcher(self._tokenizer, _FREE + grammar, log_level=0, limits=LIMITS)
+        # One that no answer satisfies, or whose beginning costs too much, is found out by its first mask.
+        fill_next_token_bitmask(matcher, allocate_token_bitmask(1, self._tokenizer.vocab_size))
         with self._lock:
             self._compiled[grammar] = matcher
             while len(self._compiled) > _MAX_KEPT:
@@ -144,7 +146,9 @@ def _check(matcher: LLMatcher) -> None:
 def _words(matcher: LLMatcher) -> str:
     """What is wrong, in one line of the library's."""
     words: str = matcher.get_error().removesuffix("<non-verbose/>").strip()
-    return f"the grammar cannot be followed: {words.splitlines()[0] if words else 'no answer satisfies it'}"
+    if not words or words.startswith("NoExtension"):
+        words = "no answer satisfies it"
+    return f"the grammar cannot be followed: {words.splitlines()[0]}"
 
 
 class _Tokens:

@@ -175,3 +175,9 @@ def test_what_is_compiled_is_told_at_once_however_busy_the_compiler_is(constrain
         assert not constraints.prepare('start: "new"').done()
     finally:
         may_end.set()
+
+
+@pytest.mark.parametrize("grammar", [r"start: /[^\s\S]/", "start: a\na: a", 'start: %json {"$ref": "#"}'])
+def test_a_grammar_that_no_answer_satisfies_is_refused(constraints: Constraints, grammar: str) -> None:
+    with pytest.raises(ValueError, match="no answer satisfies it"):
+        constraints.prepare(grammar).result()
