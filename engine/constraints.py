@@ -102,10 +102,12 @@ class Constraints:
         for line, place in zip(bits, held, strict=True):
             row = rows[place]
             matcher = self._follow(row.sequence)
-            # After a proposal that may not follow nothing is drawn, so it does not matter what may.
-            num_followed = matcher.try_consume_tokens(list(row.proposed)) if row.proposed else 0
+            if row.proposed:
+                # Taking tokens back is served only where nothing counts them. After a proposal that may not
+                # follow nothing is drawn, so it does not matter what may.
+                matcher = matcher.deep_copy()
+                matcher.try_consume_tokens(list(row.proposed))
             fill_next_token_bitmask(matcher, line[None])
-            matcher.rollback(num_followed)
             if matcher.is_error():
                 failures[row.sequence] = _words(matcher)
         return Allowed(held, bits, failures)

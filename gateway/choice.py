@@ -14,7 +14,7 @@ from typing import Literal
 from engine.messages import TokenEvent, TokenLogprob
 from gateway.conversation.detokenizer import Detokenizer
 from gateway.conversation.stop import StopMatcher
-from gateway.tools.said import Reader, Said
+from gateway.tools.said import TOKEN_SIGN, Reader, Said
 
 __all__ = ["Call", "CallPiece", "Choice", "EndReason", "Piece", "ToldToken"]
 
@@ -133,7 +133,7 @@ class Choice:
         if event.finish_reason is not None:
             self._feed(self._detokenizer.flush())
             if self._reader is not None:
-                self._hear(self._reader.finish())
+                self._hear(self._reader.finish(is_cut=event.finish_reason == "length"))
             self._parts.append(self._stops.flush())
             has_called = bool(self.calls) and event.finish_reason == "stop"
             self.finish_reason = "tool_calls" if has_called else event.finish_reason
@@ -154,7 +154,8 @@ class Choice:
             return
         was_reasoning = self._reader.is_reasoning
         self._drawn_text.append(text)
-        self._feed(self._spellings.get(token_id, text))
+        spelling = self._spellings.get(token_id)
+        self._feed(text if spelling is None else TOKEN_SIGN + spelling)
         # marks of reasoning count as reasoning
         self.num_reasoning_tokens += was_reasoning or self._reader.is_reasoning
 
@@ -166,9 +167,10 @@ class Choice:
 
     def _hear(self, said: Iterable[Said]) -> None:
         """Take what a reader says, up to a stop string."""
-        for kind, text in said:
+        for kind, spelled in said:
             if self.hit_stop_string:
                 return
+            text = spelled.replace(TOKEN_SIGN, "")
             if kind == "content":
                 self._search(text)
             elif kind == "reasoning":

@@ -64,9 +64,9 @@ class Intake:
             part = structure_part(text)
             return part if reading is None else reading.constrain(part)
 
-        is_work = text.structure_fields or (reading is not None and reading.tools)
-        loop = asyncio.get_running_loop()
-        part = await loop.run_in_executor(self._grammars, work) if is_work else None
+        if not text.holding_fields:
+            return None
+        part = await asyncio.get_running_loop().run_in_executor(self._grammars, work)
         return None if part is None else whole(part)
 
     def submit(

@@ -23,6 +23,7 @@ from gateway.lifecycle import Lifecycle
 from gateway.metrics import Metrics
 from gateway.namespaces import Namespaces, load_secret
 from gateway.prefixes import keep_prefixes
+from gateway.reading import Readings
 from gateway.services import Services
 from gateway.serving import DrainingServer, settle_heap
 from gateway.settings import Settings
@@ -45,7 +46,8 @@ async def run_server(settings: Settings, model_path: Path, listener: socket.sock
     """Serve on a bound socket until a signal. Raises CannotServe, EngineError and WorkFailed."""
     prompts = _load_prompts(settings, model_path)
     namespaces = _load_namespaces(settings)
-    engine = EngineProcess(settings.engine_config(model_path, namespaces.account), prompts.vocabulary())
+    vocabulary = prompts.vocabulary(Readings(prompts).marks)
+    engine = EngineProcess(settings.engine_config(model_path, namespaces.account), vocabulary)
     async with _usage_log(settings, metrics := Metrics()) as usage:
         services = Services(
             engine=engine,

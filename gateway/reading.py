@@ -4,15 +4,23 @@ It owns the choice of readers for a model and a request, and what an answer's gr
 can be read. A request without tools, to a model that does not reason, has nothing to read: all is content.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.conversation.prompt import Prompt, Prompts
 from gateway.errors import InvalidRequest
 from gateway.schemas import ANY_OBJECT, schema_part
-from gateway.tools.demands import Callee, calls_part, free_part, thought_part
+from gateway.tools.demands import (
+    ANY_TEXT,
+    Callee,
+    calls_part,
+    channels_part,
+    free_part,
+    thought_part,
+)
 from gateway.tools.families import CHANNELS, Family, family_of
-from gateway.tools.said import Reader
+from gateway.tools.only_calls import OnlyCalls
+from gateway.tools.said import TOKEN_SIGN, Reader
 from gateway.tools.thoughts import THOUGHT_MARKS, ThoughtMarks, ThoughtReader
 from gateway.wire.chat_request import ChatRequest
 from gateway.wire.tool_fields import Tool
@@ -22,15 +30,18 @@ __all__ = ["Reading", "Readings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """For one request. `control` has the ids of marks that are control tokens."""
+    """For one request."""
 
     family: Family
     thoughts: ThoughtMarks | None
-    control: Mapping[str, int]
+    control: Mapping[str, int]  # marks that are control tokens, with their ids
+    marks: Mapping[str, int]  # these, and those of reasoning that are tokens of any kind
     tools: Mapping[int, Tool]  # that may be called, by their places in the request
     must_call: bool
     may_call_more: bool
     is_inside: bool  # the prompt has opened the reasoning
+    max_thought: int | None  # tokens of reasoning
+    is_continued: bool  # the prompt ends inside an answer
 
     @property
     def spellings(self) -> dict[int, str]:
@@ -40,31 +51,40 @@ class Reading:
     def reader(self) -> Reader | None:
         """A fresh one, for one choice; None where all is content."""
         names = frozenset(tool.function.name for tool in self.tools.values())
-        calls = self.family.reader(names) if names or self.family is CHANNELS else None
+        calls = self.family.reader(names, self._spell) if names or self.family is CHANNELS else None
+        if calls is not None and self.must_call and self.family is not CHANNELS:
+            calls = OnlyCalls(calls)
         if self.thoughts is None:
             return calls
-        return ThoughtReader(self.thoughts, calls, is_inside=self.is_inside)
+        marks = ThoughtMarks(*map(self._spell, self.thoughts))
+        return ThoughtReader(marks, calls, is_inside=self.is_inside)
 
-    def constrain(self, part: str | None) -> str | None:
+    def _spell(self, mark: str) -> str:
+        return TOKEN_SIGN + mark if mark in self.control else mark
+
+    def constrain(self, part: str | None) -> str:
         """The part of a grammar that the answer must be, with calls and reasoning; `part` is what its content
-        must be. None if it may be anything.
+        must be, None if it may be anything.
 
         Raises InvalidRequest for a tool's schema that cannot be followed. Large ones take up to a tenth of a
         second.
         """
-        with_calls = self._with_calls(part)
-        if with_calls is None or self.thoughts is None:
-            return with_calls
-        return thought_part(self.thoughts, with_calls, self.control, is_inside=self.is_inside)
-
-    def _with_calls(self, part: str | None) -> str | None:
-        is_strict = any(tool.function.strict for tool in self.tools.values())
-        # on channels a call may follow other messages, which no part of a grammar describes yet
-        is_free = self.family is CHANNELS or not (is_strict or part is not None)
-        if not self.tools or (is_free and not self.must_call):
-            return part
-        shape, is_one = self.family.shape, not self.may_call_more
         callees = [_callee(place, tool) for place, tool in self.tools.items()]
+        if self.family is CHANNELS and not self.is_continued:
+            return channels_part(
+                callees, part, self.marks, must_call=self.must_call, max_tokens=self.max_thought
+            )
+        held = self._with_calls(part, callees)
+        if self.thoughts is None:
+            return held
+        return thought_part(
+            self.thoughts, held, self.marks, is_inside=self.is_inside, max_tokens=self.max_thought
+        )
+
+    def _with_calls(self, part: str | None, callees: Sequence[Callee]) -> str:
+        if not callees:
+            return ANY_TEXT if part is None else part
+        shape, is_one = self.family.shape, not self.may_call_more
         if part is None and not self.must_call:
             return free_part(shape, callees, self.control, is_one=is_one)
         calls = calls_part(shape, callees, self.control, is_one=is_one)
@@ -84,6 +104,9 @@ class Readings:
         marks = (*self._family.marks, *(self._thoughts or ()))
         special, control = tokenizer.special_tokens, tokenizer.control_ids
         self._control = {mark: special[mark] for mark in marks if special.get(mark) in control}
+        self.marks: Mapping[str, int] = self._control | {
+            mark: special[mark] for mark in self._thoughts or () if mark in special
+        }
 
     @property
     def has_reasoning(self) -> bool:
@@ -91,16 +114,31 @@ class Readings:
         return self._thoughts is not None or self._family is CHANNELS
 
     def of(self, chat: ChatRequest, prompt: Prompt) -> Reading:
-        """How the answers to a prompt are read."""
+        """How the answers to a prompt are read. Raises InvalidRequest for a budget that cannot be kept."""
+        if chat.thinking_token_budget is not None:
+            self._check_budget()
         tail = self._prompts.tail(prompt).rstrip()
         return Reading(
             family=self._family,
             thoughts=self._thoughts,
             control=self._control,
+            marks=self.marks,
             tools=chat.callable_tools,
             must_call=chat.must_call,
             may_call_more=chat.may_call_more,
             is_inside=self._thoughts is not None and tail.endswith(self._thoughts.opening),
+            max_thought=chat.thinking_token_budget,
+            is_continued=bool(chat.continue_final_message),
+        )
+
+    def _check_budget(self) -> None:
+        if self._family is CHANNELS or (self._thoughts is not None and self._thoughts.closing in self.marks):
+            return
+        fault = "writes the end of its reasoning in letters" if self.has_reasoning else "does not reason"
+        raise InvalidRequest(
+            f"thinking_token_budget cannot be kept: this model {fault}; leave it out.",
+            param="thinking_token_budget",
+            code="unsupported_parameter",
         )
 
 

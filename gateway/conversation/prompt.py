@@ -118,10 +118,13 @@ class Prompts:
         last = prompt.rendering.units[-_TAIL_UNITS:]
         return "".join([names[unit] if isinstance(unit, int) else unit for unit in last])
 
-    def vocabulary(self) -> Vocabulary:
-        """The model's tokens, as the engine must know them to hold answers to grammars."""
+    def vocabulary(self, marks: Mapping[str, int]) -> Vocabulary:
+        """The model's tokens, as the engine must know them to hold answers to grammars. `marks` are tokens
+        that stand for no text there, beside control tokens.
+        """
         tokenizer = self.tokenizer
         names = {i: text for text, i in tokenizer.special_tokens.items() if i in tokenizer.control_ids}
+        names |= {token_id: mark for mark, token_id in marks.items()}
         return Vocabulary(
             tokens=[tokenizer.decode_bytes(token_id) for token_id in range(tokenizer.vocab_size)],
             control_names=names,

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from gateway.tools.call_object import CallObject, ValueEnd
-from gateway.tools.said import Malformed, Said
+from gateway.tools.said import TOKEN_SIGN, Malformed, Said
 
 __all__ = ["Body", "ListBody", "NamedBody", "RowBody"]
 
@@ -126,7 +126,7 @@ class NamedBody:
                 raise Malformed
             self.loose += letter
             return []
-        name = self.loose.split("[")[0].strip()
+        name = self.loose.replace(TOKEN_SIGN, "").split("[")[0].strip()
         if name not in self._names:
             raise Malformed
         self._end, self.loose = ValueEnd(letter), ""

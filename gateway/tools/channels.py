@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from typing import Literal
 
-from gateway.tools.said import Said, find_mark, joined
+from gateway.tools.said import Said, Spell, find_mark, joined
 
 __all__ = ["CHANNEL_MARKS", "ChannelReader"]
 
@@ -24,8 +24,11 @@ _RECIPIENT = re.compile(r"to=functions\.([\w-]+)")
 class ChannelReader:
     """Implements Reader. An answer begins behind `<|start|>assistant`."""
 
-    def __init__(self, names: Collection[str]) -> None:
+    def __init__(self, names: Collection[str], spell: Spell) -> None:
         self._names = names
+        self._message, self._channel = spell(_MESSAGE), spell(_CHANNEL)
+        self._ends = [spell(mark) for mark in _ENDS]
+        self._openings = (self._channel, self._message, "to=", spell("<|constrain|>"))
         self._state: Literal["start", "header", "body"] = "start"
         self._header = ""
         self._held = ""
@@ -51,7 +54,7 @@ class ChannelReader:
                 text = self._read_body(text, said)
         return joined(said)
 
-    def finish(self) -> list[Said]:
+    def finish(self, *, is_cut: bool) -> list[Said]:
         """See Reader."""
         said = [Said(self._kind, self._held)] if self._state != "header" else []
         self._close(said)
@@ -61,18 +64,17 @@ class ChannelReader:
     def _start(self, text: str) -> str:
         """An answer without marks is content."""
         words = text.lstrip()
-        openings = (_CHANNEL, _MESSAGE, "to=", "<|constrain|>")
-        if any(words.startswith(opening) for opening in openings):
+        if words.startswith(self._openings):
             self._state = "header"
             return text
-        if any(opening.startswith(words) for opening in openings):
+        if any(opening.startswith(words) for opening in self._openings):
             self._held = text
             return ""
         self._state = "body"
         return text
 
     def _read_header(self, text: str, said: list[Said]) -> str:
-        place, mark = find_mark(text, (_MESSAGE,))
+        place, mark = find_mark(text, (self._message,))
         self._header += text[:place]
         if mark is None:
             self._held = text[place:]
@@ -92,7 +94,7 @@ class ChannelReader:
             self._kind = "reasoning" if channel.startswith("analysis") else "content"
 
     def _read_body(self, text: str, said: list[Said]) -> str:
-        place, mark = find_mark(text, _ENDS)
+        place, mark = find_mark(text, self._ends)
         if place:
             self._is_empty = False
             said.append(Said(self._kind, text[:place]))
@@ -100,7 +102,7 @@ class ChannelReader:
             self._held = text[place:]
             return ""
         self._close(said)
-        self._state, self._header = "header", mark if mark == _CHANNEL else ""
+        self._state, self._header = "header", mark if mark == self._channel else ""
         return text[place + len(mark) :]
 
     def _close(self, said: list[Said]) -> None:

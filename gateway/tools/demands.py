@@ -12,9 +12,11 @@ from gateway.grammars import literal
 from gateway.tools.families import Shape
 from gateway.tools.thoughts import ThoughtMarks
 
-__all__ = ["Callee", "calls_part", "free_part", "thought_part"]
+__all__ = ["ANY_TEXT", "Callee", "calls_part", "channels_part", "free_part", "thought_part"]
 
+ANY_TEXT = r"/(.|\n)*/"
 _MAX_CALLS = 16  # in one answer: small models repeat themselves
+_MAX_MESSAGES = 8  # on channels, before the last
 _BLANKS = r"/[ \n]{0,4}/"
 
 
@@ -50,18 +52,71 @@ def free_part(shape: Shape, callees: Sequence[Callee], control: Mapping[str, int
     return rules.nested(f"TEXT | head ({firsts}) {more}", lines)
 
 
-def thought_part(marks: ThoughtMarks, part: str, control: Mapping[str, int], *, is_inside: bool) -> str:
-    """A part with reasoning before it: the rest of what the prompt has opened, or else if the model likes."""
-    lines = [r"TEXT: /(.|\n)+/", f"BLANKS: {_BLANKS}"]
-    if marks.closing in control:
-        thought = f"TEXT? <[{control[marks.closing]}]>"
+def thought_part(
+    marks: ThoughtMarks, part: str, tokens: Mapping[str, int], *, is_inside: bool, max_tokens: int | None
+) -> str:
+    """A part with reasoning before it: the rest of what the prompt has opened, or else if the model likes.
+
+    At most `max_tokens` stand between the marks, which must be tokens then.
+    """
+    lines = [f"BLANKS: {_BLANKS}"]
+    if marks.closing in tokens:
+        # the mark is never spelled in letters, or whoever reads them would take it for the end
+        lines.append(rf"TEXT: /(.|\n)+/ & ~/(.|\n)*{_as_regex(marks.closing)}(.|\n)*/")
+        lines += _thought("TEXT", max_tokens)
+        closed = f"{'' if max_tokens == 0 else 'thought?'} <[{tokens[marks.closing]}]>"
     else:
-        lines.append(f"thought[lazy]: /(.|\\n)*{_as_regex(marks.closing)}/")
-        thought = "thought"
-    if not is_inside:
-        thought = f"({_terms(marks.opening, control)} {thought} BLANKS)?"
-        return f"{_nested(thought, lines)} ({part})"
-    return f"{_nested(f'{thought} BLANKS', lines)} ({part})"
+        lines.append(f"closed[lazy]: /(.|\\n)*{_as_regex(marks.closing)}/")
+        closed = "closed"
+    thought = f"{closed} BLANKS" if is_inside else f"({_terms(marks.opening, tokens)} {closed} BLANKS)?"
+    return f"{_nested(thought, lines)} ({part})"
+
+
+def channels_part(
+    callees: Sequence[Callee],
+    part: str | None,
+    control: Mapping[str, int],
+    *,
+    must_call: bool,
+    max_tokens: int | None,
+) -> str:
+    """An answer in messages: reasoning and what is said on the way, then one call, or the content, which is
+    any if `part` is None. At most `max_tokens` are reasoning, in one message then.
+    """
+
+    def message(header: str, body: str) -> str:
+        return f"{_terms(f'{header}<|message|>', control)} {body}"
+
+    go_on = _terms("<|end|><|start|>assistant", control)
+    lines = [
+        r"TEXT: /(.|\n)+/",
+        f"said: {message('<|channel|>commentary', 'TEXT?')} {go_on}",
+        f"final: {message('<|channel|>final', 'TEXT?' if part is None else f'({part})')}",
+    ]
+    if max_tokens != 0:
+        lines += _thought("TEXT", max_tokens)
+        lines.append(f"reasoning: {message('<|channel|>analysis', 'thought?')} {go_on}")
+    for place, (name, arguments) in enumerate(callees):
+        to = f" to=functions.{name}"
+        headers = (
+            f"<|channel|>commentary{to} <|constrain|>json",
+            f"{to}<|channel|>commentary <|constrain|>json",
+        )
+        lines.append(f"call{place}: {' | '.join([message(header, f'a{place}') for header in headers])}")
+        lines.append(f"a{place}: {arguments}")
+    # content that is held to a form is not preceded by other content
+    steps = (["reasoning"] if max_tokens is None else []) + (["said"] if part is None else [])
+    first = "reasoning?" if max_tokens else ""
+    before = f"({' | '.join(steps)}){{0,{_MAX_MESSAGES}}}" if steps else ""
+    last = [f"call{place}" for place in range(len(callees))] + ([] if must_call else ["final"])
+    return _nested(f"{first} {before} ({' | '.join(last)})", lines)
+
+
+def _thought(text: str, max_tokens: int | None) -> list[str]:
+    """The rule of reasoning that is some text, unless it has no room."""
+    if max_tokens == 0:
+        return []
+    return [f"thought: {text}" if max_tokens is None else f"thought[max_tokens={max_tokens}]: {text}"]
 
 
 class _Rules:

@@ -13,7 +13,7 @@ from gateway.tools.channels import CHANNEL_MARKS, ChannelReader
 from gateway.tools.marked import MarkedReader
 from gateway.tools.mistral import MistralBody
 from gateway.tools.pythonic import PythonicBody
-from gateway.tools.said import Reader
+from gateway.tools.said import Reader, Spell
 
 __all__ = ["CHANNELS", "Family", "Shape", "family_of"]
 
@@ -37,7 +37,7 @@ class Family:
     """One form."""
 
     name: str
-    reader: Callable[[Collection[str]], Reader]  # of calls of these names
+    reader: Callable[[Collection[str], Spell], Reader]  # of calls of these names
     shape: Shape
     marks: tuple[str, ...] = ()  # that may be control tokens
 
@@ -46,48 +46,45 @@ _HERMES = Shape('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>"
 _OBJECTS = Shape('{"name": "', '", "parameters": ', "}", "; ", plain="{")
 
 
-def _hermes(names: Collection[str]) -> Reader:
+def _hermes(names: Collection[str], spell: Spell) -> Reader:
     return MarkedReader(
-        {"<tool_call>": lambda: RowBody(names, between="", is_one=True)}, closings=("</tool_call>",)
+        {spell("<tool_call>"): lambda: RowBody(names, between="", is_one=True)},
+        closings=(spell("</tool_call>"),),
     )
 
 
-def _hermes_or_objects(names: Collection[str]) -> Reader:
+def _hermes_or_objects(names: Collection[str], spell: Spell) -> Reader:
     return MarkedReader(
-        {"<tool_call>": lambda: RowBody(names, between="", is_one=True)},
-        closings=("</tool_call>",),
+        {spell("<tool_call>"): lambda: RowBody(names, between="", is_one=True)},
+        closings=(spell("</tool_call>"),),
         first={"{": lambda: RowBody(names, between=";,")},
     )
 
 
-def _objects(names: Collection[str]) -> Reader:
+def _objects(names: Collection[str], spell: Spell) -> Reader:
     return MarkedReader(
-        {"<|python_tag|>": lambda: RowBody(names, between=";,")},
+        {spell("<|python_tag|>"): lambda: RowBody(names, between=";,")},
         first={"{": lambda: RowBody(names, between=";,")},
     )
 
 
-def _pythonic(names: Collection[str]) -> Reader:
+def _pythonic(names: Collection[str], spell: Spell) -> Reader:
+    openings = (spell("<|python_start|>"), spell("<|python_tag|>"))
     return MarkedReader(
-        {"<|python_start|>": lambda: PythonicBody(names), "<|python_tag|>": lambda: PythonicBody(names)},
-        closings=("<|python_end|>",),
+        {opening: lambda: PythonicBody(names) for opening in openings},
+        closings=(spell("<|python_end|>"),),
         first={"[": lambda: PythonicBody(names), "{": lambda: RowBody(names, between=";,")},
     )
 
 
-def _mistral(names: Collection[str]) -> Reader:
-    return MarkedReader({"[TOOL_CALLS]": lambda: MistralBody(names)})
+def _mistral(names: Collection[str], spell: Spell) -> Reader:
+    return MarkedReader({spell("[TOOL_CALLS]"): lambda: MistralBody(names)})
 
 
 CHANNELS = Family(
     "channels",
     ChannelReader,
-    Shape(
-        "<|channel|>commentary to=functions.",
-        " <|constrain|>json<|message|>",
-        mark="<|channel|>",
-        has_many=False,
-    ),
+    Shape("", ""),  # of messages, which `demands.channels_part` describes
     CHANNEL_MARKS,
 )
 _MISTRAL_MARKS = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")

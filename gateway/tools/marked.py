@@ -39,10 +39,13 @@ class MarkedReader:
             text = self._content(text, said) if self._body is None else self._call(self._body, text, said)
         return joined(said)
 
-    def finish(self) -> list[Said]:
+    def finish(self, *, is_cut: bool) -> list[Said]:
         """See Reader."""
         said = [] if self._body is None else self._body.finish()
-        rest = self._held if self._body is None else self._held + self._opening + self._body.loose
+        rest = self._held
+        is_call = bool(self._opening) or self._is_behind_call
+        if self._body is not None and not (is_cut and is_call):
+            rest += self._opening + self._body.loose
         if rest.strip() or not self._is_behind_call:
             said.append(Said("content", rest))
         self._held, self._body = "", None

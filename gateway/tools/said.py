@@ -4,12 +4,18 @@ Invariant of every reader: what it says, joined by kind and by call, depends on 
 how the text was cut into pieces; and no text makes it raise.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
-__all__ = ["Malformed", "Reader", "Said", "find_mark", "joined"]
+__all__ = ["TOKEN_SIGN", "Malformed", "Reader", "Said", "Spell", "find_mark", "joined"]
 
 Kind = Literal["content", "reasoning", "call", "arguments"]
+
+# Stands before a mark that came as a control token. It is half a surrogate pair, which no text has, so text
+# that spells such a mark is never taken for one.
+TOKEN_SIGN = "\ud800"
+
+Spell = Callable[[str], str]  # a mark, as it comes in what is read
 
 
 class Said(NamedTuple):
@@ -35,8 +41,10 @@ class Reader(Protocol):
         """What may be told now. Mutates."""
         ...
 
-    def finish(self) -> list[Said]:
-        """At the end of the text: what was held back. Mutates."""
+    def finish(self, *, is_cut: bool) -> list[Said]:
+        """At the end of the text: what was held back. The beginning of a call that was cut off before its
+        name is no content, and is dropped. Mutates.
+        """
         ...
 
 

@@ -60,12 +60,12 @@ class ThoughtReader:
                 text = ""
         return joined(said)
 
-    def finish(self) -> list[Said]:
+    def finish(self, *, is_cut: bool) -> list[Said]:
         """See Reader."""
         held, self._held = self._held, ""
         if self._state == "inside":
             return joined([Said("reasoning", held.rstrip())])
-        then = [] if self._then is None else self._then.push(held) + self._then.finish()
+        then = [] if self._then is None else self._then.push(held) + self._then.finish(is_cut=is_cut)
         return joined(then if self._then is not None else [Said("content", held)])
 
     def _start(self, text: str) -> str:

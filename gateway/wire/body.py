@@ -13,7 +13,7 @@ from gateway.errors import InvalidRequest, UnsupportedMediaType
 
 __all__ = ["decode_object", "require_json"]
 
-_ACCEPTED_TYPES = frozenset({"", "application/json", "text/json", "text/plain"})
+_ACCEPTED_TYPES = frozenset({"", "application/json", "text/json"})
 
 
 def require_json(content_type: str) -> None:

@@ -8,10 +8,12 @@ from gateway.wire.limits import MAX_MESSAGES, Range, at_most, check_common, chec
 __all__ = ["CHAT_RANGES", "check_chat"]
 
 _INT64 = 1 << 63
+_INT31 = 1 << 31
 CHAT_RANGES = {
     "max_tokens": Range(1, _INT64 - 1),
     "max_completion_tokens": Range(1, _INT64 - 1),
     "top_logprobs": Range(0, MAX_TOP_LOGPROBS),
+    "thinking_token_budget": Range(0, _INT31 - 1),
 }
 
 

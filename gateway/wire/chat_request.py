@@ -26,6 +26,7 @@ class ChatRequest(TextRequest):
     session_id: str | None = None
     # how much to reason
     reasoning_effort: Effort | None = None
+    thinking_token_budget: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     # what may be called
     tools: ToolsField = None
@@ -55,6 +56,15 @@ class ChatRequest(TextRequest):
         """Whether an answer may hold several calls."""
         is_one = self.tool_choice is not None and self.tool_choice.is_one
         return self.parallel_tool_calls is not False and not is_one
+
+    @property
+    def holding_fields(self) -> list[str]:
+        """See TextRequest."""
+        strict = [place for place, tool in self.callable_tools.items() if tool.function.strict]
+        fields = [*self.structure_fields, *(f"tools.{place}.function.strict" for place in strict)]
+        if self.must_call:
+            fields.append("tool_choice")
+        return fields if self.thinking_token_budget is None else [*fields, "thinking_token_budget"]
 
     @property
     def token_limit(self) -> int | None:

@@ -140,10 +140,10 @@ def _check_logit_bias(biases: dict[str, float]) -> None:
 
 def _check_structure(request: TextRequest) -> None:
     """Raise InvalidRequest for what says two things at once, or goes with nothing of the kind."""
-    said = request.structure_fields
+    said, holding = request.structure_fields, request.holding_fields
     if len(said) > 1:
         raise InvalidRequest(f"{said[0]} and {said[1]} exclude each other; send one of them.", param=said[1])
-    if not said:
+    if not holding:
         return
     for name, is_there in (
         ("use_beam_search", bool(request.use_beam_search)),
@@ -151,7 +151,9 @@ def _check_structure(request: TextRequest) -> None:
         ("ignore_eos", bool(request.ignore_eos)),
     ):
         if is_there:
-            raise InvalidRequest(f"{name} is not served beside {said[0]}; leave one of them out.", param=name)
+            raise InvalidRequest(
+                f"{name} is not served beside {holding[0]}; leave one of them out.", param=name
+            )
 
 
 def _check_pairs(request: TextRequest) -> None:

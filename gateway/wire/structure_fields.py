@@ -2,7 +2,8 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field
+from pydantic_core import PydanticCustomError
 
 __all__ = ["JsonSchema", "ResponseFormat", "StructuredOutputs"]
 
@@ -27,12 +28,20 @@ class ResponseFormat(BaseModel):
     json_schema: JsonSchema | None = None
 
 
+def _schema(value: object) -> object:
+    if value is None or isinstance(value, dict | str):
+        return value
+    raise PydanticCustomError("schema", "must be a JSON schema, as an object or as text")
+
+
 class StructuredOutputs(BaseModel):
     """One of several ways, as some other servers have it. An unknown one is refused: it would be missed."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-    json_: dict[str, Any] | str | None = Field(default=None, alias="json")
+    json_: Annotated[dict[str, Any] | str | None, BeforeValidator(_schema)] = Field(
+        default=None, alias="json"
+    )
     json_object: bool | None = None
     regex: str | None = None
     choice: Annotated[list[str] | None, FailFast()] = None

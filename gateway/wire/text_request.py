@@ -130,6 +130,11 @@ class TextRequest(BaseModel):
         return said
 
     @property
+    def holding_fields(self) -> list[str]:
+        """Those by which an answer is held to a grammar."""
+        return self.structure_fields
+
+    @property
     def wants_usage_chunk(self) -> bool:
         """Whether a stream ends with a chunk of usage."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)

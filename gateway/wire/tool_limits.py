@@ -39,10 +39,8 @@ def _check_choice(chat: ChatRequest, names: set[str]) -> None:
         raise InvalidRequest("tool_choice allows no tools; name some of them.", param="tool_choice")
     if any(name not in names for name in choice.names or ()):
         raise InvalidRequest("tool_choice names a tool that is not among tools.", param="tool_choice")
-    if choice.mode != "required":
-        return
-    for field in ("use_beam_search", "min_tokens", "ignore_eos", "continue_final_message"):
-        if getattr(chat, field):
-            raise InvalidRequest(
-                f"{field} is not served where tool_choice demands a call; leave one of them out.", param=field
-            )
+    if chat.must_call and chat.continue_final_message:
+        raise InvalidRequest(
+            "continue_final_message is not served where tool_choice demands a call; leave one of them out.",
+            param="continue_final_message",
+        )

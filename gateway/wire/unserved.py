@@ -42,7 +42,6 @@ UNSERVED_CHAT: Unserved = {
     "chat_template": (),
     "documents": ([],),
     "echo": (False,),
-    "thinking_token_budget": (),
     **_EXTENSIONS,
 }
 
@@ -52,6 +51,7 @@ UNSERVED_COMPLETIONS: Unserved = {
     "max_completion_tokens": (),
     "session_id": (),
     "store": (False,),
+    "thinking_token_budget": (),
     "tools": ([],),
     "top_logprobs": (),
     # extensions of other servers

@@ -181,3 +181,15 @@ def test_what_is_compiled_is_told_at_once_however_busy_the_compiler_is(constrain
 def test_a_grammar_that_no_answer_satisfies_is_refused(constraints: Constraints, grammar: str) -> None:
     with pytest.raises(ValueError, match="no answer satisfies it"):
         constraints.prepare(grammar).result()
+
+
+def test_a_bounded_part_ends_at_its_bound_whatever_was_proposed(constraints: Constraints) -> None:
+    sequence = sequence_of("start: thought <|call|> /[0-9]*/\nthought[max_tokens=3]: /[a-z]+/")
+    for letter in b"abc":
+        found = find(constraints, Row(sequence), Row(sequence, (*b"xy",)), Row(sequence, (*b"xyz", CALL)))
+        assert len(tokens_of(found, 0)) > 20
+        sequence.tokens.append(letter)
+
+    assert next_tokens(constraints, sequence) == {CALL}
+    sequence.tokens.append(CALL)
+    assert next_tokens(constraints, sequence) == NUMBERS | {256, END}

@@ -11,8 +11,10 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from gateway.conversation.prompt import Prompts
 from gateway.conversation.template import ChatTemplate
 from gateway.conversation.text_model import TextModel
+from gateway.reading import Readings
 from gateway.settings import Settings
 from tests.fakes import ByteTokenizer, Script, ScriptedEngine
+from tests.following import follows
 from tests.gateway.talk import chat, choices_of, content_of, error_of, finish_of, stream
 from tests.live import live_server, scripted_services
 
@@ -26,9 +28,15 @@ SWITCHED = OPENED.replace("<think>\n", "{% if enable_thinking is false %}<think>
 KEPT = PLAIN.replace("{{ message.content", "{{ message.reasoning_content }}{{ message.content")
 
 
+LETTERS = ("<|im_start|>", "<|im_end|>")
+TOKENS = (*LETTERS, "<think>", "</think>")
+
+
 @contextmanager
-def serving(engine: ScriptedEngine, template: str) -> Iterator[httpx.Client]:
-    tokenizer = ByteTokenizer(("<|im_start|>", "<|im_end|>"))
+def serving(
+    engine: ScriptedEngine, template: str, special: tuple[str, ...] = LETTERS
+) -> Iterator[httpx.Client]:
+    tokenizer = ByteTokenizer(special)
     prompts = Prompts(TextModel(tokenizer, ChatTemplate(template), (257,)), transcript_bytes=1 << 20)
     with (
         live_server(scripted_services(engine, prompts), Settings()) as live,
@@ -39,6 +47,16 @@ def serving(engine: ScriptedEngine, template: str) -> Iterator[httpx.Client]:
 
 def says(engine: ScriptedEngine, text: str) -> None:
     engine.scripts = [Script(list(text.encode()))]
+
+
+def ids_of(text: str) -> list[int]:
+    """With the marks as tokens."""
+    opened = text.replace("<think>", "\ue002").replace("</think>", "\ue003")
+    return [
+        each
+        for letter in opened
+        for each in ([ord(letter) - 0xDF00] if letter in "\ue002\ue003" else letter.encode())
+    ]
 
 
 def reasoning_of(events: list[Any], name: str) -> str:
@@ -129,6 +147,8 @@ def test_a_template_is_told_whether_to_reason(
         ({"chat_template_kwargs": {"messages": "x"}}, "chat_template_kwargs.messages"),
         ({"chat_template_kwargs": {"message": {}}}, "chat_template_kwargs.message"),
         ({"thinking_token_budget": 9}, "thinking_token_budget"),
+        ({"thinking_token_budget": -1}, "thinking_token_budget"),
+        ({"thinking_token_budget": True}, "thinking_token_budget"),
     ],
 )
 def test_what_the_template_does_not_ask_for_is_refused_by_name(
@@ -139,3 +159,39 @@ def test_what_the_template_does_not_ask_for_is_refused_by_name(
 
 def test_effort_none_says_nothing_to_a_model_that_does_not_reason(client: httpx.Client) -> None:
     assert chat(client, reasoning_effort="none", chat_template_kwargs={}).status_code == 200
+
+
+@pytest.mark.parametrize("is_control", [True, False])
+@pytest.mark.parametrize("template", [OPENED, PLAIN])
+@pytest.mark.parametrize(("fields", "thought", "content", "can_be"), [
+    ({"thinking_token_budget": 5}, "5 of 5", "x", False),
+    ({"thinking_token_budget": 6}, "6 of 6", "x", True),
+    ({"thinking_token_budget": 0}, "", "x", True),
+    ({"thinking_token_budget": 0}, "a", "x", False),
+    ({"thinking_token_budget": 9, "choice": ["yes"]}, "hm", "yes", True),
+    ({"thinking_token_budget": 9, "choice": ["yes"]}, "hm", "no", False),
+    ({"choice": ["yes"]}, "as long as it likes", "yes", True),
+])  # fmt: skip
+def test_reasoning_is_held_to_its_budget(
+    engine: ScriptedEngine,
+    fields: dict[str, Any],
+    thought: str,
+    content: str,
+    can_be: bool,
+    template: str,
+    is_control: bool,
+) -> None:
+    tokenizer = ByteTokenizer(TOKENS)
+    if not is_control:
+        tokenizer.control_ids = frozenset(tokenizer.special_tokens[mark] for mark in LETTERS)
+    prompts = Prompts(TextModel(tokenizer, ChatTemplate(template), (257,)), transcript_bytes=1 << 20)
+    with (
+        live_server(scripted_services(engine, prompts), Settings()) as live,
+        httpx.Client(base_url=live.url, timeout=10) as client,
+    ):
+        assert chat(client, **fields).status_code == 200
+
+    grammar = engine.submits[-1].sampling.grammar
+    assert grammar is not None
+    text = f"{'' if template == OPENED else '<think>'}{thought}</think>{content}"
+    assert follows(prompts.vocabulary(Readings(prompts).marks), grammar, ids_of(text)) == can_be

@@ -86,6 +86,7 @@ def test_an_answer_may_be_anything_when_nothing_is_said(
         ({"grammar": "start: ("}, "grammar"),
         ({"structured_outputs": {"xml": "a"}}, "structured_outputs.xml"),
         ({"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
+        ({"structured_outputs": {"json": True}}, "structured_outputs.json"),
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs.choice"),
         ({"regex": "a", "choice": ["a"]}, "choice"),
         ({"response_format": {"type": "json_object"}, "regex": "a"}, "regex"),

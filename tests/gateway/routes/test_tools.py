@@ -112,6 +112,17 @@ def test_a_call_that_is_cut_says_length_and_gives_what_is_there(
     assert all('{"q": "Paris"}'.startswith(call["function"]["arguments"]) for call in calls)
 
 
+@pytest.mark.parametrize("limit", range(1, 20))
+def test_the_beginning_of_a_demanded_call_is_never_content(
+    client: httpx.Client, engine: ScriptedEngine, tokenizer: ByteTokenizer, limit: int
+) -> None:
+    says(engine, tokenizer, CALL)
+
+    told = message(client, max_tokens=limit, tool_choice="required")
+
+    assert (told["message"]["content"], told["finish_reason"]) == ("", "length")
+
+
 @pytest.mark.parametrize(
     "fields",
     [{"tool_choice": "none"}, {"tool_choice": "none", "tools": None}, {"tools": []}, {"tools": None},
@@ -226,6 +237,17 @@ NO_OBJECT = {"type": "function", "function": {"name": "go", "parameters": {"type
         ({"tools": [NO_OBJECT], "tool_choice": "required"}, "tools.0.function.parameters"),
         ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
         ({"tool_choice": "required", "min_tokens": 3}, "min_tokens"),
+        ({"tools": [STRICT], "min_tokens": 3}, "min_tokens"),
+        ({"tools": [STRICT], "ignore_eos": True}, "ignore_eos"),
+        (
+            {
+                "tool_choice": "required",
+                "continue_final_message": True,
+                "add_generation_prompt": False,
+                "messages": [{"role": "assistant", "content": "a"}],
+            },
+            "continue_final_message",
+        ),
         ({"functions": [{"name": "a"}]}, "functions"),
         ({"function_call": {"name": "a"}}, "function_call"),
     ],

@@ -5,11 +5,14 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from gateway.grammars import whole
 from gateway.schemas import schema_part
-from gateway.tools.demands import Callee, calls_part, free_part, thought_part
-from gateway.tools.families import CHANNELS, Shape, family_of
+from gateway.tools.demands import Callee, calls_part, channels_part, free_part, thought_part
+from gateway.tools.families import Shape, family_of
 from gateway.tools.thoughts import THOUGHT_MARKS
 
-MARKS = ("<|im_end|>", "[TOOL_CALLS]", "[ARGS]", "<|channel|>", "<|message|>", "<|constrain|>", "</think>")
+MARKS = (
+    "<|im_end|>", "[TOOL_CALLS]", "[ARGS]", "<|channel|>", "<|message|>", "<|constrain|>", "</think>",
+    "<|start|>", "<|end|>",
+)  # fmt: skip
 CONTROL = {mark: 256 + place for place, mark in enumerate(MARKS)}
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
 CALLEES = [
@@ -58,7 +61,7 @@ def follows(part: str, text: str) -> bool:
 
 
 def shape_of(family: str) -> Shape:
-    return CHANNELS.shape if family == "channels" else family_of(SOURCES[family], {}).shape
+    return family_of(SOURCES[family], {}).shape
 
 
 CALLS = {
@@ -66,7 +69,6 @@ CALLS = {
     "objects": '{"name": "look", "parameters": {"q": "x"}}',
     "listed": '[TOOL_CALLS][{"name": "look", "arguments": {"q": "x"}}]',
     "named": '[TOOL_CALLS]look[ARGS]{"q": "x"}',
-    "channels": '<|channel|>commentary to=functions.look <|constrain|>json<|message|>{"q": "x"}',
 }
 MORE = {
     "hermes": f"{HERMES}\n{HERMES}",
@@ -109,9 +111,58 @@ def test_free_text_goes_on_as_it_likes_until_a_call_begins(family: str) -> None:
 def test_reasoning_may_come_before_what_is_demanded(
     control: dict[str, int], is_inside: bool, before: str
 ) -> None:
-    part = thought_part(THOUGHT_MARKS[0], '"yes"', control, is_inside=is_inside)
+    part = thought_part(THOUGHT_MARKS[0], '"yes"', control, is_inside=is_inside, max_tokens=None)
 
     matcher = LLMatcher(TOKENIZER, whole(part))
     ids = ids_of(before + "yes") if control else list((before + "yes").encode())
     assert matcher.try_consume_tokens(ids) == len(ids)
     assert matcher.is_accepting()
+
+
+@pytest.mark.parametrize(
+    ("budget", "thought", "can_be"), [(3, "hm!", True), (3, "hm!!", False), (0, "", True), (0, "h", False)]
+)
+def test_reasoning_has_a_budget(budget: int, thought: str, can_be: bool) -> None:
+    opened = thought_part(THOUGHT_MARKS[0], '"yes"', CONTROL, is_inside=True, max_tokens=budget)
+    chosen = thought_part(THOUGHT_MARKS[0], '"yes"', CONTROL, is_inside=False, max_tokens=budget)
+
+    assert follows(opened, f"{thought}</think>yes") == can_be
+    assert follows(chosen, f"<think>{thought}</think>yes") == can_be
+    assert follows(chosen, "yes")
+
+
+def test_a_mark_that_is_a_token_is_not_spelled_inside_the_reasoning() -> None:
+    part = thought_part(THOUGHT_MARKS[0], '"yes"', CONTROL, is_inside=True, max_tokens=None)
+
+    matcher = LLMatcher(TOKENIZER, whole(part))
+    spelled = list(b"hm</think")
+    assert matcher.try_consume_tokens([*spelled, *b">"]) == len(spelled)
+
+
+HM = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
+SAID = "<|channel|>commentary<|message|>I look<|end|><|start|>assistant"
+FINAL = "<|channel|>final<|message|>"
+LOOK = '<|channel|>commentary to=functions.look <|constrain|>json<|message|>{"q": "x"}'
+LOOK_FIRST = ' to=functions.look<|channel|>commentary <|constrain|>json<|message|>{"q": "x"}'
+
+
+@pytest.mark.parametrize(
+    ("part", "must_call", "budget", "good", "bad"),
+    [
+        (None, False, None, [FINAL, f"{HM}{SAID}{HM}{LOOK}", LOOK_FIRST, f"{HM}{FINAL}Hi"],
+         ["Hi", HM, f"{FINAL}a{LOOK}"]),
+        (None, True, None, [f"{HM}{LOOK}", f"{SAID}{LOOK}"], [f"{FINAL}Hi", f"{LOOK}{LOOK}"]),
+        (None, True, 2, [f"{HM}{SAID}{LOOK}"], [f"{HM}{HM}{LOOK}", HM.replace("hm", "hmm") + LOOK]),
+        ('"yes"', False, None, [f"{HM}{HM}{FINAL}yes", LOOK], [f"{FINAL}no", f"{SAID}{FINAL}yes"]),
+        ('"yes"', False, 0, [f"{FINAL}yes"], [f"{HM}{FINAL}yes"]),
+    ],
+)  # fmt: skip
+def test_messages_on_channels_are_held_as_others_are(
+    part: str | None, must_call: bool, budget: int | None, good: list[str], bad: list[str]
+) -> None:
+    grammar = channels_part(CALLEES, part, CONTROL, must_call=must_call, max_tokens=budget)
+
+    for text in good:
+        assert follows(grammar, text), text
+    for text in [*bad, LOOK.replace('"x"', "1"), LOOK.replace("look", "none")]:
+        assert not follows(grammar, text), text

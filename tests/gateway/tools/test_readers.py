@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from gateway.tools.channels import ChannelReader
 from gateway.tools.families import family_of
-from gateway.tools.said import Reader
+from gateway.tools.only_calls import OnlyCalls
+from gateway.tools.said import TOKEN_SIGN, Reader, Spell
 from gateway.tools.thoughts import THOUGHT_MARKS, ThoughtReader
 
 NAMES = frozenset({"look", "go"})
@@ -28,20 +29,29 @@ SOURCES = {
 }
 
 
-def reader_of(family: str) -> Reader:
+def in_letters(mark: str) -> str:
+    return mark
+
+
+def as_token(mark: str) -> str:
+    return TOKEN_SIGN + mark
+
+
+def reader_of(family: str, spell: Spell = in_letters) -> Reader:
     if family == "channels":
-        return ChannelReader(NAMES)
+        return ChannelReader(NAMES, spell)
     if family == "thoughts":
         return ThoughtReader(THOUGHT_MARKS[0], reader_of("hermes"), is_inside=False)
     if family == "inside":
         return ThoughtReader(THOUGHT_MARKS[0], None, is_inside=True)
-    return family_of(SOURCES[family], {}).reader(NAMES)
+    return family_of(SOURCES[family], {}).reader(NAMES, spell)
 
 
-def read(reader: Reader, pieces: list[str]) -> dict[str, Any]:
+def read(reader: Reader, pieces: list[str], *, is_cut: bool = False) -> dict[str, Any]:
     """Everything that is said of an answer."""
     told: dict[str, Any] = {"content": "", "reasoning": "", "calls": []}
-    for kind, text in [*[each for piece in pieces for each in reader.push(piece)], *reader.finish()]:
+    said = [*[each for piece in pieces for each in reader.push(piece)], *reader.finish(is_cut=is_cut)]
+    for kind, text in said:
         if kind == "call":
             told["calls"].append([text, ""])
         elif kind == "arguments":
@@ -110,6 +120,56 @@ def test_an_answer_is_read_alike_whole_and_letter_by_letter(
 ) -> None:
     assert read(reader_of(family), [text]) == expected
     assert read(reader_of(family), list(text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "text", "expected"),
+    [
+        ("hermes", 'hi <tool_call>{"na', said("hi ")),
+        ("hermes", '<tool_call>{"name": "go", "arguments": {"q"', said("", ["go", '{"q"'])),
+        ("hermes", "a <tool_ca", said("a <tool_ca")),
+        ("default", '{"name": "Bo', said('{"name": "Bo')),
+        ("default", LOOK + '; {"na', said("", LOOKED)),
+        ("pythonic", "[go(), look(q=1", said("", ["go", "{}"])),
+        ("mistral", "hi [TOOL_CALLS]lo", said("hi ")),
+        ("thoughts", "<think>hm</think>hi <tool_call>", said("hi ", reasoning="hm")),
+        ("channels", "<|channel|>commentary to=functions.g", said()),
+    ],
+)
+def test_the_beginning_of_a_call_that_is_cut_off_is_no_content(
+    family: str, text: str, expected: dict[str, Any]
+) -> None:
+    assert read(reader_of(family), list(text), is_cut=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "marks", "expected"),
+    [
+        ("hermes", ("<tool_call>", "</tool_call>"), said("", LOOKED)),
+        ("mistral", ("[TOOL_CALLS]", "[ARGS]"), said("", ["look", '{"q": 1}'], ["go", "{}"])),
+        ("channels", ("<|channel|>", "<|message|>", "<|end|>", "<|start|>"), said("Hi", reasoning="hm")),
+    ],
+)
+def test_marks_that_are_tokens_are_not_read_in_letters(
+    family: str, marks: tuple[str, ...], expected: dict[str, Any]
+) -> None:
+    text = {"hermes": HERMES, "mistral": LISTED, "channels": f"{HM}{FINAL}Hi"}[family]
+    spelled = text.replace("x}<tool_call>", "x}")
+    tokens = spelled
+    for mark in marks:
+        tokens = tokens.replace(mark, as_token(mark))
+
+    found = read(reader_of(family, as_token), [tokens])
+
+    assert found == (said("", ["look", '{"q": "x}"}']) if family == "hermes" else expected)
+    assert read(reader_of(family, as_token), [spelled]) == said(spelled)
+
+
+def test_of_an_answer_that_must_be_a_call_nothing_else_is_told() -> None:
+    for length in range(len(HERMES)):
+        told = read(OnlyCalls(reader_of("hermes")), [HERMES[:length]], is_cut=True)
+        assert told["content"] == ""
+    assert read(OnlyCalls(reader_of("hermes")), [f"{HERMES}\n{HERMES}"]) == said("", LOOKED, LOOKED)
 
 
 PARTS = (

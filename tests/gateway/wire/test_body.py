@@ -66,7 +66,7 @@ def test_json_types_are_taken(good: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", ["application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "image/png"]
+    "bad", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "image/png"]
 )
 def test_other_types_are_refused(bad: str) -> None:
     with pytest.raises(UnsupportedMediaType):
