@@ -50,8 +50,8 @@ class Reading:
 
     def reader(self) -> Reader | None:
         """A fresh one, for one choice; None where all is content."""
-        names = frozenset(tool.function.name for tool in self.tools.values())
-        calls = self.family.reader(names, self._spell) if names or self.family is CHANNELS else None
+        tools = {tool.function.name: tool.function.parameters or {} for tool in self.tools.values()}
+        calls = self.family.reader(tools, self._spell) if tools or self.family is CHANNELS else None
         if calls is not None and self.must_call and self.family is not CHANNELS:
             calls = OnlyCalls(calls)
         if self.thoughts is None:

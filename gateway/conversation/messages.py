@@ -22,15 +22,20 @@ def normalize(
     *,
     names_developer: bool,
     names_tool_calls: bool,
+    arguments_as_text: bool = False,
     write_call: Callable[[Message], str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Messages as a template wants them; the two flags say which words the template itself uses.
+    """Messages as a template wants them; `names_…` say which words the template itself uses. Calls have their
+    arguments as data, or as JSON text.
 
     Role `developer` becomes `system` and tool calls become text at the end of the content where the template
     would not know them: JSON, or what `write_call` makes of each. Raises ValueError for any other role:
     templates build special tokens from roles, so a role is never free text.
     """
-    return [_normalize(message, names_developer, names_tool_calls, write_call) for message in messages]
+    read_call = (_call_as_text if arguments_as_text else _call) if names_tool_calls else None
+    return [
+        _normalize(message, names_developer, read_call, write_call or _call_as_json) for message in messages
+    ]
 
 
 def strings_of(value: Any) -> list[str]:
@@ -47,8 +52,8 @@ def strings_of(value: Any) -> list[str]:
 def _normalize(
     message: Message,
     names_developer: bool,
-    names_tool_calls: bool,
-    write_call: Callable[[Message], str] | None,
+    read_call: Callable[[Message], dict[str, Any]] | None,
+    write_call: Callable[[Message], str],
 ) -> dict[str, Any]:
     known = {key: value for key, value in message.items() if value is not None}
     known["content"] = _text(message.get("content"))
@@ -59,10 +64,10 @@ def _normalize(
     if known["role"] == "developer" and not names_developer:
         known["role"] = "system"
     calls = known.pop("tool_calls", ())
-    if calls and names_tool_calls:
-        known["tool_calls"] = [_call(call) for call in calls]
+    if calls and read_call is not None:
+        known["tool_calls"] = [read_call(call) for call in calls]
     elif calls:
-        lines = [(write_call or _call_as_json)(call) for call in calls]
+        lines = [write_call(call) for call in calls]
         known["content"] = "\n".join([known["content"], *lines] if known["content"] else lines)
     return known
 
@@ -81,6 +86,15 @@ def _call(call: Message) -> dict[str, Any]:
     function = plain.get("function")
     if isinstance(function, Mapping) and isinstance(function.get("arguments"), str):
         plain["function"] = {**function, "arguments": _arguments(function["arguments"])}
+    return plain
+
+
+def _call_as_text(call: Message) -> dict[str, Any]:
+    """A call with its arguments as the JSON text that a client sends, for templates that write out text."""
+    plain = {key: value for key, value in call.items() if value is not None}
+    function = plain.get("function")
+    if isinstance(function, Mapping) and not isinstance(arguments := function.get("arguments", {}), str):
+        plain["function"] = {**function, "arguments": json.dumps(arguments, ensure_ascii=False)}
     return plain
 
 

@@ -117,6 +117,7 @@ class Renderer:
             messages,
             names_developer=self._template.names_developer,
             names_tool_calls=self._template.names_tool_calls,
+            arguments_as_text=self._template.takes_arguments_as_text,
             write_call=write_call,
         )
 
@@ -125,7 +126,7 @@ class Renderer:
         template = self._template
         plain = self._plain(messages, call_text)
         if not template.names_tools:
-            plain = with_tools(plain, briefing.tools)
+            plain = with_tools(plain, briefing.tools, takes_system=template.takes_system)
         return plain if template.names_tool else with_results(plain)
 
 

@@ -1,8 +1,8 @@
 """Tools, calls and their results for templates that do not know them, in the form of Hermes.
 
-A system message lists the tools and says how to call them, calls stand at the end of what the assistant said,
-and results come as the user's messages. Invariant: a call is written with the very arguments that it was read
-with, so what the model wrote comes out again letter by letter.
+The system message, or the user's first, lists the tools and says how to call them, calls stand at the end of
+what the assistant said, and results come as the user's messages. Invariant: a call is written with the very
+arguments that it was read with, so what the model wrote comes out again letter by letter.
 """
 
 import json
@@ -21,14 +21,19 @@ _TAIL = (
 
 
 def with_tools(
-    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, takes_system: bool
 ) -> list[dict[str, Any]]:
-    """Normalized messages with the tools in the system's, which stands first."""
+    """Normalized messages with the tools in the system's, which stands first; in the user's first where the
+    template takes no system message.
+    """
     listed = _HEAD + "\n".join([json.dumps(tool, ensure_ascii=False) for tool in tools]) + _TAIL
     told = [dict(message) for message in messages]
     if told and told[0]["role"] in ("system", "developer"):
         before = told[0]["content"]
         return [{**told[0], "content": f"{before}\n\n{listed}" if before else listed}, *told[1:]]
+    first = told[0] if told else {}
+    if not takes_system and first.get("role") == "user":
+        return [{**first, "content": f"{listed}\n\n{first['content']}"}, *told[1:]]
     return [{"role": "system", "content": listed}, *told]
 
 

@@ -4,13 +4,13 @@
 content.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from gateway.tools.call_object import CallObject, ValueEnd
 from gateway.tools.said import TOKEN_SIGN, Malformed, Said
 
-__all__ = ["Body", "ListBody", "NamedBody", "RowBody"]
+__all__ = ["Body", "ChosenBody", "ListBody", "NamedBody", "RowBody"]
 
 _BLANK = " \t\r\n"
 _MAX_NAME = 200  # characters, with the words in brackets behind it
@@ -36,6 +36,41 @@ class Body(Protocol):
     def finish(self) -> list[Said]:
         """At the end of the text: what is there of arguments."""
         ...
+
+
+class ChosenBody:
+    """Whichever body the first letter begins. Blanks may stand before it."""
+
+    def __init__(self, by_letter: Mapping[str, Callable[[], Body]], *, otherwise: Callable[[], Body]) -> None:
+        self._by_letter = by_letter
+        self._otherwise = otherwise
+        self._blanks = ""
+        self._body: Body | None = None
+
+    @property
+    def loose(self) -> str:
+        """See Body."""
+        return self._blanks if self._body is None else self._blanks + self._body.loose
+
+    @property
+    def is_done(self) -> bool:
+        """See Body."""
+        return self._body is not None and self._body.is_done
+
+    def push(self, letter: str) -> list[Said]:
+        """See Body."""
+        if self._body is None:
+            if letter in _BLANK:
+                self._blanks += letter
+                return []
+            self._body = self._by_letter.get(letter, self._otherwise)()
+        said = self._body.push(letter)
+        self._blanks = "" if said else self._blanks
+        return said
+
+    def finish(self) -> list[Said]:
+        """See Body."""
+        return [] if self._body is None else self._body.finish()
 
 
 class RowBody:

@@ -6,16 +6,19 @@ understood too.
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gateway.tools.bodies import RowBody
+from gateway.tools.bodies import Body, ChosenBody, ListBody, NamedBody, RowBody
 from gateway.tools.channels import CHANNEL_MARKS, ChannelReader
 from gateway.tools.marked import MarkedReader
-from gateway.tools.mistral import MistralBody
 from gateway.tools.pythonic import PythonicBody
 from gateway.tools.said import Reader, Spell
+from gateway.tools.tagged import TaggedBody
 
 __all__ = ["CHANNELS", "Family", "Shape", "family_of"]
+
+
+Tools = Mapping[str, Mapping[str, Any]]  # the schemas of their parameters, by their names
 
 
 class Shape(NamedTuple):
@@ -37,7 +40,7 @@ class Family:
     """One form."""
 
     name: str
-    reader: Callable[[Collection[str], Spell], Reader]  # of calls of these names
+    reader: Callable[[Tools, Spell], Reader]  # of calls of these
     shape: Shape
     marks: tuple[str, ...] = ()  # that may be control tokens
 
@@ -78,7 +81,22 @@ def _pythonic(names: Collection[str], spell: Spell) -> Reader:
 
 
 def _mistral(names: Collection[str], spell: Spell) -> Reader:
-    return MarkedReader({spell("[TOOL_CALLS]"): lambda: MistralBody(names)})
+    forms: dict[str, Callable[[], Body]] = {
+        "[": lambda: ListBody(names),
+        "{": lambda: RowBody(names, between=","),
+    }
+    return MarkedReader(
+        {spell("[TOOL_CALLS]"): lambda: ChosenBody(forms, otherwise=lambda: NamedBody(names))}
+    )
+
+
+def _tagged(names: Tools, spell: Spell) -> Reader:
+    def body() -> ChosenBody:
+        return ChosenBody(
+            {"<": lambda: TaggedBody(names)}, otherwise=lambda: RowBody(names, between="", is_one=True)
+        )
+
+    return MarkedReader({spell("<tool_call>"): body}, closings=(spell("</tool_call>"),))
 
 
 CHANNELS = Family(
@@ -102,7 +120,8 @@ def family_of(source: str, special: Mapping[str, int]) -> Family:
         shape = _NAMED if "[ARGS]" in source else _LISTED
         return Family("mistral", _mistral, shape, _MISTRAL_MARKS)
     if "<tool_call>" in source:
-        return Family("hermes", _hermes, _HERMES, ("<tool_call>", "</tool_call>"))
+        name, reader = ("tagged", _tagged) if "<function=" in source else ("hermes", _hermes)
+        return Family(name, reader, _HERMES, ("<tool_call>", "</tool_call>"))
     if "func_name1(" in source or "<|python_start|>" in source:
         marks = ("<|python_start|>", "<|python_end|>", "<|python_tag|>")
         return Family("pythonic", _pythonic, _OBJECTS._replace(plain="{["), marks)

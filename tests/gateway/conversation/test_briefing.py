@@ -43,6 +43,17 @@ def test_tools_join_the_system_message_that_there_is(tiny: ByteBPE, role: str) -
     assert str(told.units[1]).startswith("system\nBe brief.\n\nYou may call")
 
 
+def test_tools_join_the_user_s_message_where_a_template_takes_no_system_message(tiny: ByteBPE) -> None:
+    refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + CHATML
+
+    told = rendered(tiny, refusing, HI, HI, briefing=Briefing([TOOL]))
+
+    first, second = [str(unit) for unit in told.units if str(unit).startswith("user\n")]
+    assert first.startswith("user\nYou may call")
+    assert first.endswith("</tool_call>\n\nhi")
+    assert second == "user\nhi"
+
+
 def test_results_that_stand_together_are_one_message(tiny: ByteBPE) -> None:
     results = [{"role": "tool", "tool_call_id": letter, "content": letter} for letter in "ab"]
 

@@ -54,6 +54,22 @@ def test_tool_calls_become_text_for_a_template_that_does_not() -> None:
     assert message == {"role": "assistant", "content": 'ok\n{"name": "sum", "arguments": {"a": 1}}'}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [('{"a":  1}', '{"a":  1}'), ({"a": "é"}, '{"a": "é"}'), (None, "null"), ("no json", "no json")],
+)
+def test_tool_calls_reach_a_template_that_writes_text_as_text(arguments: object, text: str) -> None:
+    call = {"id": None, "function": {"name": "f", "arguments": arguments}}
+    (message,) = normalize(
+        [{"role": "assistant", "tool_calls": [call]}],
+        names_developer=False,
+        names_tool_calls=True,
+        arguments_as_text=True,
+    )
+
+    assert message["tool_calls"] == [{"function": {"name": "f", "arguments": text}}]
+
+
 @pytest.mark.parametrize("arguments", ["not json", "[1]", "[" * 100_000])
 def test_arguments_that_are_no_object_stay_text(arguments: str) -> None:
     call = {"function": {"name": "f", "arguments": arguments}}

@@ -27,6 +27,51 @@ def test_templates_find_the_words_that_they_expect() -> None:
     assert rendered(source, {"content": "<é>'"}) == """<s>01 March 2026{"content": "<é>'"}</s>"""
 
 
+def test_templates_choose_the_form_of_json() -> None:
+    source = (
+        "{{ messages[0] | tojson(ensure_ascii=True, indent=None, separators=(',', ':'), sort_keys=True) }}"
+    )
+
+    assert rendered(source, {"é": 1, "content": 2}) == '{"content":2,"\\u00e9":1}'
+
+
+def test_what_the_model_is_said_to_write_is_rendered_as_it_stands() -> None:
+    source = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}.{% endfor %}"
+
+    assert rendered(source, {"content": "a"}, {"content": "b"}) == "a.b."
+
+
+def test_contents_come_in_parts_where_the_template_reads_parts() -> None:
+    source = "{% for m in messages %}{% for part in m.content %}[{{ part.text }}]{% endfor %}{% endfor %}"
+
+    assert rendered(source, {"role": "user", "content": "hi"}, {"role": "user", "content": ""}) == "[hi]"
+
+
+CALLS = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}"
+AS_DATA = (
+    CALLS
+    + "{% for key, value in c.function.arguments.items() %}{{ key }}{% endfor %}{% endfor %}{% endfor %}"
+)
+AS_TEXT = CALLS + "{{ ' ' + c.function.arguments }}{% endfor %}{% endfor %}"
+WITHOUT_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "takes_system", "takes_text"),
+    [
+        (CHATML, True, False),
+        (AS_DATA, True, False),
+        (AS_TEXT, True, True),
+        (WITHOUT_SYSTEM + CHATML, False, False),
+        ("{{ raise_exception('nothing at all') }}", True, False),
+    ],
+)
+def test_what_a_template_takes_is_found_by_trying(source: str, takes_system: bool, takes_text: bool) -> None:
+    template = ChatTemplate(source)
+
+    assert (template.takes_system, template.takes_arguments_as_text) == (takes_system, takes_text)
+
+
 def test_blocks_take_their_line_with_them() -> None:
     assert rendered("{% if true %}\n  {% if true %}\na\n  {% endif %}\n{% endif %}\n") == "a\n"
 

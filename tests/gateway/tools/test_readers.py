@@ -15,7 +15,13 @@ from gateway.tools.only_calls import OnlyCalls
 from gateway.tools.said import TOKEN_SIGN, Reader, Spell
 from gateway.tools.thoughts import THOUGHT_MARKS, ThoughtReader
 
-NAMES = frozenset({"look", "go"})
+PARAMETERS = {
+    "q": {"type": "string"},
+    "n": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    "on": {"type": "boolean"},
+    "list": {"type": ["array"]},
+}
+NAMES: dict[str, Any] = {"look": {"type": "object", "properties": PARAMETERS}, "go": {}}
 LOOK = '{"name": "look", "arguments": {"q": "x}<tool_call>"}}'
 HERMES = f"<tool_call>\n{LOOK}\n</tool_call>"
 FINAL = "<|channel|>final<|message|>"
@@ -26,6 +32,7 @@ SOURCES = {
     "objects": "<|python_tag|>",
     "pythonic": "[func_name1(",
     "mistral": "[TOOL_CALLS]",
+    "tagged": "<tool_call><function=",
 }
 
 
@@ -65,6 +72,11 @@ def said(content: str = "", *calls: list[str], reasoning: str = "") -> dict[str,
     return {"content": content, "reasoning": reasoning, "calls": list(calls)}
 
 
+def tagged(**arguments: object) -> str:
+    told = "".join([f"<parameter={name}>\n{text}\n</parameter>\n" for name, text in arguments.items()])
+    return f"<tool_call>\n<function=look>\n{told}</function>\n</tool_call>"
+
+
 UNKNOWN = '<tool_call>{"name": "no", "arguments": {}}'
 HM = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
 LOOKED = ["look", '{"q": "x}<tool_call>"}']
@@ -101,6 +113,15 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("mistral", "[TOOL_CALLS]none{}", said("[TOOL_CALLS]none{}")),
     ("mistral", '[TOOL_CALLS][{"name": "no"}] x', said('[TOOL_CALLS][{"name": "no"}] x')),
     ("mistral", '[TOOL_CALLS][{"name": "go"}, {"name": "no"}]', said(', {"name": "no"}]', ["go", "{}"])),
+    ("tagged", "hi " + tagged(q=" two\nlines", n=3), said("hi", ["look", '{"q": " two\\nlines", "n": 3}'])),
+    ("tagged", tagged(on="True", list="[1, NaN]"), said("", ["look", '{"on": true, "list": "[1, NaN]"}'])),
+    ("tagged", tagged(n="null", other="7"), said("", ["look", '{"n": null, "other": "7"}'])),
+    ("tagged", "<tool_call><function=go></function></tool_call>", said("", ["go", "{}"])),
+    ("tagged", tagged(q="a") + HERMES, said("", ["look", '{"q": "a"}'], LOOKED)),
+    ("tagged", "<tool_call><function=no></function>", said("<tool_call><function=no></function>")),
+    ("tagged", "<tool_call>\n<x>", said("<tool_call>\n<x>")),
+    ("tagged", tagged(q="a")[:-24] + " x", said("\n x", ["look", '{"q": "a"'])),
+    ("tagged", tagged(q="a")[:-38], said("\n<parameter=q>\na", ["look", "{"])),
     ("channels", "plain", said("plain")),
     ("channels", f"{HM}{FINAL}Hi", said("Hi", reasoning="hm")),
     ("channels", '<|channel|>commentary to=functions.go <|constrain|>json<|message|>{"q": 1}<|call|>',
@@ -177,7 +198,7 @@ PARTS = (
     "<think>", "</think>", '{"name": "go", ', '"arguments": {', "}", "]", "; ", "\n", " ", "go[ARGS]{}",
     '"', "\\",
     "<|channel|>", "<|message|>", "<|end|>", "<|start|>assistant", "commentary to=functions.go",
-    "analysis", "x",
+    "analysis", "x", "<function=look>", "<parameter=q>", "</parameter>", "</function>",
 )  # fmt: skip
 texts = st.lists(st.sampled_from(PARTS) | st.text(max_size=3), max_size=8).map("".join)
 FAMILIES = (*SOURCES, "channels", "thoughts", "inside")
