@@ -57,7 +57,8 @@ class ChannelReader:
     def finish(self, *, is_cut: bool) -> list[Said]:
         """See Reader."""
         said = [Said(self._kind, self._held)] if self._state != "header" else []
-        self._close(said)
+        if not is_cut:
+            self._close(said)
         self._held = ""
         return joined(said)
 
