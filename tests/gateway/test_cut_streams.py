@@ -103,7 +103,7 @@ def check_beginning(form: Form, parts: tuple[str, str, str]) -> None:
     """What was told is a beginning of what is told of the whole; half a mark in letters is content."""
     content, reasoning, arguments = parts
     assert form.content.startswith(content) or form.text.startswith(content)
-    assert "é ü".startswith(reasoning)
+    assert "é ü</think>".startswith(reasoning)
     assert '{"q": "né"}'.startswith(arguments)
 
 
