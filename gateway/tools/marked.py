@@ -43,10 +43,10 @@ class MarkedReader:
         """See Reader."""
         said = [] if self._body is None else self._body.finish()
         rest = self._held
-        is_call = bool(self._opening) or self._is_behind_call
-        if self._body is not None and not (is_cut and is_call):
+        if self._body is not None and not (is_cut and (self._opening or self._is_behind_call)):
             rest += self._opening + self._body.loose
-        if rest.strip() or not self._is_behind_call:
+        # behind a call what is held are blanks, and maybe the beginning of a mark
+        if not self._is_behind_call or (rest.strip() and not is_cut):
             said.append(Said("content", rest))
         self._held, self._body = "", None
         return joined(said)

@@ -36,6 +36,7 @@ class ThoughtReader:
         self._then = then
         self._state: Literal["start", "inside", "gap", "content"] = "inside" if is_inside else "start"
         self._has_thought = False
+        self._may_repeat = True  # the mark that opened it
         self._held = ""
 
     @property
@@ -83,9 +84,10 @@ class ThoughtReader:
         if not self._has_thought:
             text = text.lstrip()
             # a model may write the mark that its prompt has written
-            if text.startswith(self._marks.opening):
+            if self._may_repeat and text.startswith(self._marks.opening):
                 text = text[len(self._marks.opening) :].lstrip()
-            elif self._marks.opening.startswith(text):
+                self._may_repeat = False
+            elif self._may_repeat and self._marks.opening.startswith(text):
                 self._held = text
                 return ""
         place, mark = find_mark(text, (self._marks.closing,))

@@ -132,6 +132,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("thoughts", "<think></think>b", said("b")),
     ("inside", "hm\n</think>\n\nb ", said("b ", reasoning="hm")),
     ("inside", "<think>hm", said(reasoning="hm")),
+    ("thoughts", "<think><think><think>", said(reasoning="<think>")),
 ]  # fmt: skip
 
 
