@@ -14,6 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from gateway.auth import Authenticate, Keyring
+from gateway.briefings import Briefings
 from gateway.errors import exception_handlers
 from gateway.events import Pace
 from gateway.intake import Intake
@@ -22,6 +23,7 @@ from gateway.limits import BodyLimit
 from gateway.observe import Observe
 from gateway.prefixes import SharedPrefixes
 from gateway.prompt_caching import PromptCaching
+from gateway.reading import Readings
 from gateway.rendering import ChatRenderer
 from gateway.routes.admin import AdminRoute
 from gateway.routes.chat import ChatRoute
@@ -65,6 +67,8 @@ def _routes(
     pace = Pace(ping_seconds=server.ping_seconds, send_timeout_seconds=server.send_timeout_seconds)
     intake = Intake(services, keeps_trace=settings.database.prefix_trace)
     caching = PromptCaching(services)
+    readings = Readings(services.prompts)
+    briefings = Briefings(services.prompts.template_words, readings)
     chat = ChatRoute(
         services,
         intake=intake,
@@ -73,6 +77,8 @@ def _routes(
         journal=journal,
         pace=pace,
         caching=caching,
+        readings=readings,
+        briefings=briefings,
     )
     completions = CompletionsRoute(
         services, intake=intake, pace=pace, caching=caching, max_waiting=settings.engine.max_waiting
@@ -80,7 +86,7 @@ def _routes(
     admin = AdminRoute(services, prefixes=prefixes, journal=journal, pace=pace)
     models = ModelsRoute(services)
     operations = OperationsRoute(services)
-    tokens = TokensRoute(services, renderer)
+    tokens = TokensRoute(services, renderer, briefings)
     description = DescriptionRoute(services)
     return [
         Route("/v1/chat/completions", chat.create, methods=["POST"]),

@@ -3,13 +3,13 @@
 A word that the template does not speak would change nothing, so it is refused by name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.conversation.briefing import NOTHING, Briefing
 from gateway.errors import InvalidRequest
 from gateway.reading import Readings
-from gateway.wire.chat_request import ChatRequest
+from gateway.wire.tool_fields import Tool
 
 __all__ = ["Briefings"]
 
@@ -37,11 +37,13 @@ class Briefings:
         self._words = template_words
         self._has_reasoning = readings.has_reasoning
 
-    def of(self, chat: ChatRequest) -> Briefing:
+    def of(
+        self, tools: Sequence[Tool] | None, words: Mapping[str, Any] | None, *, effort: str | None = None
+    ) -> Briefing:
         """Raises InvalidRequest."""
-        told = self._of_effort(chat.reasoning_effort) | self._checked(chat.chat_template_kwargs or {})
-        tools = [tool.for_template() for tool in chat.tools or ()]
-        return Briefing(tools, told) if tools or told else NOTHING
+        told = self._of_effort(effort) | self._checked(words or {})
+        listed = [tool.for_template() for tool in tools or ()]
+        return Briefing(listed, told) if listed or told else NOTHING
 
     def _of_effort(self, effort: str | None) -> dict[str, Any]:
         if effort is None:

@@ -60,13 +60,15 @@ class ChatRoute:
         journal: Journal,
         pace: Pace,
         caching: PromptCaching,
+        readings: Readings,
+        briefings: Briefings,
     ) -> None:
         self.services = services
         self.intake = intake
         self.renderer = renderer
         self.explainer = Explainer(renderer)
-        self.readings = Readings(services.prompts)
-        self.briefings = Briefings(services.prompts.template_words, self.readings)
+        self.readings = readings
+        self.briefings = briefings
         self.sessions = sessions
         self.journal = journal
         self.caching = caching
@@ -140,7 +142,7 @@ class ChatRoute:
             services.namespaces.of(record.tenant, chat.cache_salt) if turn is None else turn.session.namespace
         )
         self.renderer.refuse_hopeless_length(messages, services.engine.info.max_request_tokens)
-        briefing = self.briefings.of(chat)
+        briefing = self.briefings.of(chat.tools, chat.chat_template_kwargs, effort=chat.reasoning_effort)
         prompt = await self.renderer.render(
             messages,
             namespace,

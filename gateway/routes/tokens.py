@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.auth import principal_of
+from gateway.briefings import Briefings
 from gateway.errors import InvalidRequest
 from gateway.rendering import ChatRenderer
 from gateway.routes.answers import json_response
@@ -15,6 +16,7 @@ from gateway.services import Services
 from gateway.wire.body import require_json
 from gateway.wire.session_requests import parse_body
 from gateway.wire.tokens import Detokenize, Detokenized, Tokenize, Tokenized
+from gateway.wire.tool_limits import check_names
 
 __all__ = ["TokensRoute"]
 
@@ -22,9 +24,10 @@ __all__ = ["TokensRoute"]
 class TokensRoute:
     """The endpoints, with their collaborators."""
 
-    def __init__(self, services: Services, renderer: ChatRenderer) -> None:
+    def __init__(self, services: Services, renderer: ChatRenderer, briefings: Briefings) -> None:
         self.services = services
         self.renderer = renderer
+        self.briefings = briefings
 
     async def tokenize(self, request: Request) -> Response:
         """The tokens of a text as a completion would have them, or of messages as chat would."""
@@ -33,6 +36,9 @@ class TokensRoute:
         self._require(asked.model)
         if (asked.prompt is None) == (asked.messages is None):
             raise InvalidRequest("Send either prompt or messages.", param="prompt")
+        if asked.prompt is not None and (asked.tools or asked.chat_template_kwargs):
+            name = "tools" if asked.tools else "chat_template_kwargs"
+            raise InvalidRequest(f"{name} goes with messages; leave it out.", param=name)
         ids = await self._ids(asked, principal_of(request).tenant)
         spelling = self.services.prompts.spelling
         return json_response(
@@ -60,10 +66,12 @@ class TokensRoute:
 
     async def _ids(self, asked: Tokenize, tenant: str) -> "array[int]":
         if asked.messages is not None:
+            check_names(asked.tools or [])
             prompt = await self.renderer.render(
                 asked.messages,
                 self.services.namespaces.of(tenant),
                 add_generation_prompt=asked.add_generation_prompt is not False,
+                briefing=self.briefings.of(asked.tools, asked.chat_template_kwargs),
             )
             return prompt.ids
         prompts, text = self.services.prompts, asked.prompt or ""

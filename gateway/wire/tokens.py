@@ -1,6 +1,6 @@
 """The bodies of requests about tokens, and their answers. Types are strict."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from gateway.wire.limits import MAX_MESSAGES
 from gateway.wire.messages import Message
+from gateway.wire.tool_fields import ToolsField
 
 __all__ = ["Detokenize", "Detokenized", "Rendered", "Tokenize", "Tokenized"]
 
@@ -21,7 +22,10 @@ class Tokenize(BaseModel):
     prompt: str | None = None
     messages: Annotated[list[Message] | None, FailFast(), Field(min_length=1, max_length=MAX_MESSAGES)] = None
     add_special_tokens: bool | None = None  # of a prompt: the beginning-of-text token
-    add_generation_prompt: bool | None = None  # of messages
+    # of messages
+    add_generation_prompt: bool | None = None
+    tools: ToolsField = None
+    chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None
 
 

@@ -1,20 +1,26 @@
 """What the tools of a request must be, and what the fields about them demand of each other."""
 
 import re
+from collections.abc import Sequence
 
 from gateway.errors import InvalidRequest
 from gateway.wire.chat_request import ChatRequest
 from gateway.wire.limits import at_most
+from gateway.wire.tool_fields import Tool
 
-__all__ = ["check_tools"]
+__all__ = ["check_names", "check_tools"]
 
 _MAX_TOOLS = 128
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def check_tools(chat: ChatRequest) -> None:
-    """Raise InvalidRequest for the first field that is wrong."""
-    tools = chat.tools or []
+    """Raise InvalidRequest for the first field about tools that is wrong."""
+    _check_choice(chat, check_names(chat.tools or []))
+
+
+def check_names(tools: Sequence[Tool]) -> set[str]:
+    """The names of some tools. Raises InvalidRequest for too many of them, and for a name that is none."""
     at_most(len(tools), _MAX_TOOLS, "tools", "tools")
     seen: set[str] = set()
     for place, tool in enumerate(tools):
@@ -24,7 +30,7 @@ def check_tools(chat: ChatRequest) -> None:
         if name in seen:
             raise InvalidRequest(f"{path} is the name of an earlier tool; give each its own.", param=path)
         seen.add(name)
-    _check_choice(chat, seen)
+    return seen
 
 
 def _check_choice(chat: ChatRequest, names: set[str]) -> None:

@@ -12,6 +12,8 @@ from tests.gateway.talk import body, chat, error_of
 
 RENDER = "/v1/chat/completions/render"
 SPECIAL = "<|im_end|>"
+HI = [{"role": "user", "content": "hi"}]
+NAMELESS = {"type": "function", "function": {"name": ""}}
 
 
 def post(client: httpx.Client, path: str, **fields: Any) -> dict[str, Any]:
@@ -46,6 +48,15 @@ def test_messages_become_the_prompt_of_chat(client: httpx.Client, engine: Script
     assert bare["count"] < told["count"]
 
 
+def test_tools_are_part_of_the_prompt(client: httpx.Client, engine: ScriptedEngine) -> None:
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    chat(client, tools=tools)
+
+    told = post(client, "/tokenize", messages=body()["messages"], tools=tools)
+
+    assert told["tokens"] == engine.prompts[0]
+
+
 def test_what_a_client_spells_is_no_special_token(client: httpx.Client) -> None:
     assert post(client, "/tokenize", prompt=SPECIAL)["count"] == len(SPECIAL)
 
@@ -58,6 +69,10 @@ def test_what_a_client_spells_is_no_special_token(client: httpx.Client) -> None:
         ("/tokenize", {"prompt": 5}, 400, "prompt"),
         ("/tokenize", {"prompt": "a", "model": "x"}, 404, "model"),
         ("/tokenize", {"prompt": "a", "promt": "a"}, 400, "promt"),
+        ("/tokenize", {"prompt": "a", "tools": [NAMELESS]}, 400, "tools"),
+        ("/tokenize", {"prompt": "a", "chat_template_kwargs": {"a": 1}}, 400, "chat_template_kwargs"),
+        ("/tokenize", {"messages": HI, "tools": [NAMELESS]}, 400, "tools.0.function.name"),
+        ("/tokenize", {"messages": HI, "chat_template_kwargs": {"a": 1}}, 400, "chat_template_kwargs.a"),
         ("/detokenize", {}, 400, "tokens"),
         ("/detokenize", {"tokens": [1, 1024]}, 400, "tokens.1"),
         ("/detokenize", {"tokens": [-1]}, 400, "tokens.0"),
