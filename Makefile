@@ -4,6 +4,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PIP_ARGS ?=
+# of `make test`: each wants a core and 2 GiB of memory
+WORKERS ?= 2
 # Only what was said to make: a shell's own HOST or PORT is not meant.
 given = $(if $(filter command,$(firstword $(origin $(1)))),$(2) $($(1)))
 SERVE_ARGS = $(call given,CONFIG,--config) $(call given,DATA,--data) $(call given,HOST,--host) \
@@ -29,7 +31,7 @@ pull: $(RUNTIME)
 
 test: $(TOOLS)
 	@$(BIN)/stemma pull --data data
-	GOMP_SPINCOUNT=2000 $(BIN)/python -m pytest
+	GOMP_SPINCOUNT=2000 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # The check for GPUs at tiny sizes, in Triton's interpreter.
 test-gpu-check: $(TOOLS)

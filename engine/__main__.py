@@ -1,4 +1,6 @@
-"""The engine as a process of its own: `python -m engine ADDRESS`.
+"""The engine as a process of its own: `python -m engine ADDRESS PROTOCOL`.
+
+PROTOCOL is the digest of the messages that the parent speaks; an engine that speaks others does not start.
 
 An EngineConfig comes as one line of JSON on standard input, which stays open for as long as the parent lives:
 when it closes, this process ends at once, whatever it was doing.
@@ -14,13 +16,16 @@ import zmq
 from engine.local import load_core
 from engine.memory import release_unused
 from engine.messages import EngineConfig
+from engine.protocol import protocol_digest
 from engine.service import EngineService
 from engine.stepping import StepThread, ThreadStepper
 
 
 def main() -> None:
     """Load the model and serve it until standard input closes."""
-    address = sys.argv[1]
+    address, protocol = sys.argv[1:]
+    if protocol != protocol_digest():
+        sys.exit("stemma: the engine cannot start: it is of another version than the gateway; install again")
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
     threading.Thread(target=_end_with_parent, args=(sys.stdin.fileno(),), daemon=True).start()
     steps = StepThread()

@@ -22,6 +22,7 @@ from engine.connection import EngineConnection
 from engine.errors import EngineDied, EngineError, EngineStopping
 from engine.event_stream import Events
 from engine.messages import EngineConfig, EngineInfo, EngineStats, Submit
+from engine.protocol import protocol_digest
 from engine.vocabulary import Vocabulary, write_vocabulary
 
 __all__ = ["Engine", "EngineProcess", "Events"]
@@ -227,7 +228,7 @@ class EngineProcess:
         # A session of its own: a terminal's Ctrl-C is the gateway's to handle, which drains first.
         self._process = await asyncio.create_subprocess_exec(
             # -P: the folder that the user stands in may hold an engine.py of its own.
-            *(sys.executable, "-P", "-m", "engine", address),
+            *(sys.executable, "-P", "-m", "engine", address, protocol_digest()),
             env={"GOMP_SPINCOUNT": _SPIN_COUNT, **os.environ},
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,

@@ -69,8 +69,10 @@ class Reading:
         Raises InvalidRequest for a tool's schema that cannot be followed. Large ones take up to a tenth of a
         second.
         """
+        if self.family is CHANNELS and self.is_continued:
+            return ANY_TEXT if part is None else part
         callees = [_callee(place, tool) for place, tool in self.tools.items()]
-        if self.family is CHANNELS and not self.is_continued:
+        if self.family is CHANNELS:
             return channels_part(
                 callees, part, self.marks, must_call=self.must_call, max_tokens=self.max_thought
             )

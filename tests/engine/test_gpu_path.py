@@ -168,9 +168,9 @@ def assert_alike(found: dict[tuple[str, int], Told], expected: dict[tuple[str, i
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU's own test runs")
-@pytest.mark.parametrize("family", ["llama", "qwen3"])  # the latter norms heads
-def test_the_gpus_path_says_what_the_cpus_says_and_waits_once_a_step(family: str, tmp_path: Path) -> None:
-    folder = write_checkpoint(random_model(family, max_position_embeddings=512), tmp_path)
+def test_the_gpus_path_says_what_the_cpus_says_and_waits_once_a_step(tmp_path: Path) -> None:
+    # it norms heads, and is Llama's else, with which the check for GPUs runs
+    folder = write_checkpoint(random_model("qwen3", max_position_embeddings=512), tmp_path)
     expected = answers(core_on_cpu(folder))
 
     with watched() as watch:

@@ -10,11 +10,7 @@ from tests.integration.conftest import ServedModel, stemma_serve
 
 pytestmark = pytest.mark.anyio
 
-SETTINGS = {
-    "STEMMA_ENGINE__DTYPE": "float32",
-    "STEMMA_ENGINE__KV_BYTES": "256MiB",
-    "STEMMA_CACHE__DISK_BYTES": "256MiB",
-}
+SETTINGS = {"STEMMA_ENGINE__KV_BYTES": "256MiB", "STEMMA_CACHE__DISK_BYTES": "256MiB"}
 TEXT = " ".join(f"In the year {year} the river rose to mark {year % 37}." for year in range(1500, 1620))
 
 

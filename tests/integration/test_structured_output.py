@@ -20,6 +20,14 @@ class City(BaseModel):
     districts: int = Field(ge=1, le=99)
 
 
+YES: dict[str, object] = {
+    "type": "object",
+    "properties": {"yes": {"const": True}},
+    "required": ["yes"],
+    "additionalProperties": False,
+}
+
+
 def test_parse_gives_a_value_of_the_clients_own_type(openai: OpenAI) -> None:
     answer = openai.chat.completions.parse(
         model="default", messages=ASKED, response_format=City, temperature=0
@@ -97,7 +105,7 @@ def test_a_model_that_likes_line_breaks_comes_to_an_end(openai: OpenAI) -> None:
         logit_bias=newline,
         response_format={
             "type": "json_schema",
-            "json_schema": {"name": "city", "schema": City.model_json_schema(), "strict": True},
+            "json_schema": {"name": "yes", "schema": YES, "strict": True},
         },
     )
 
@@ -105,4 +113,4 @@ def test_a_model_that_likes_line_breaks_comes_to_an_end(openai: OpenAI) -> None:
     assert answer.choices[0].finish_reason == "stop"
     assert "\n" * 16 in text
     assert "\n" * 17 not in text
-    assert City.model_validate_json(text).country in ("France", "Spain")
+    assert json.loads(text) == {"yes": True}
