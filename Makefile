@@ -20,7 +20,7 @@ DESCRIBED := $(VENV)-described/.installed
 NODE := tests/clients/node
 NODE_CLIENTS := $(NODE)/node_modules/.installed
 
-.PHONY: serve pull test test-clients node test-gpu-check test-oldest test-compile test-described soak check format clean
+.PHONY: serve pull test test-processes test-clients node test-gpu-check test-oldest test-compile test-described soak check format clean
 .DELETE_ON_ERROR:
 
 serve: $(RUNTIME)
@@ -32,6 +32,11 @@ pull: $(RUNTIME)
 test: $(TOOLS)
 	@$(BIN)/stemma pull --data data
 	GOMP_SPINCOUNT=2000 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Whole servers, started, killed and started again, and what their clocks give away: nothing else may run beside it.
+test-processes: $(TOOLS)
+	@$(BIN)/stemma pull --data data
+	GOMP_SPINCOUNT=2000 $(BIN)/python -m pytest tests/processes
 
 # The check for GPUs at tiny sizes, in Triton's interpreter.
 test-gpu-check: $(TOOLS)

@@ -8,7 +8,7 @@ import httpx
 from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
-from tests.integration.conftest import ServedModel
+from tests.served import ServedModel
 
 PARIS: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is the capital of France?"}]
 

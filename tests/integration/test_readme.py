@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import ServedModel
+from tests.served import ServedModel
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

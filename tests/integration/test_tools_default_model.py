@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from tests.integration.conftest import ServedModel
+from tests.served import ServedModel
 
 LOOK: Any = {
     "type": "function",

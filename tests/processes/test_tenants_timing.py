@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.conftest import ServedModel, stemma_serve
+from tests.served import ServedModel, stemma_serve
 
 THRESHOLD = 0.001
 NUM_PAIRS = 20

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.conftest import ServedModel, stemma_serve
+from tests.served import ServedModel, stemma_serve
 
 TEXT = " ".join(f"In the year {year} the river rose." for year in range(1500, 1520))
 

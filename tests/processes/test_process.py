@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.gateway.talk import CHAT, body, events_of
-from tests.integration.conftest import REPOSITORY, ServedModel, stemma_serve
+from tests.served import REPOSITORY, ServedModel, stemma_serve
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads children from /proc")
 STORY = [{"role": "user", "content": "Tell me a long story."}]

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.conftest import ServedModel, stemma_serve
+from tests.served import ServedModel, stemma_serve
 
 pytestmark = pytest.mark.anyio
 
