@@ -42,9 +42,9 @@ def thinking(default_model_path: Path, tmp_path_factory: pytest.TempPathFactory)
         yield client
 
 
-def ask(client: OpenAI, *, stream: bool = False, **extra: Any) -> Any:
+def ask(client: OpenAI, messages: Any = ASKED, *, stream: bool = False, **extra: Any) -> Any:
     return client.chat.completions.create(
-        model="default", messages=ASKED, temperature=0, max_tokens=60, stream=stream, extra_body=extra
+        model="default", messages=messages, temperature=0, max_tokens=60, stream=stream, extra_body=extra
     )
 
 
@@ -82,3 +82,20 @@ def test_a_stream_says_what_a_whole_answer_says(thinking: OpenAI) -> None:
     assert "".join(delta.content or "" for delta in deltas) == whole.content
     told = "".join(delta.model_extra.get("reasoning_content", "") for delta in deltas)
     assert told == whole.model_extra["reasoning_content"]
+
+
+def test_reasoning_that_a_template_leaves_out_costs_no_more_of_the_cache_than_the_last_answer(
+    thinking: OpenAI,
+) -> None:
+    messages, before = [*ASKED], 0
+    for question in ("And now backwards.", "Once more.", "Thank you."):
+        fields: Any = {"thinking_token_budget": 12, "regex": "[a-f]{4} (yes|no)"}
+        answer = ask(thinking, messages, **fields)
+        apart = ask(thinking, messages, cache_salt=question, **fields)
+
+        # what was asked before stays, but for the mark that opened the last answer's reasoning
+        assert answer.usage.prompt_tokens_details.cached_tokens >= before - 1
+        content = answer.choices[0].message.content
+        assert apart.choices[0].message.content == content
+        before = answer.usage.prompt_tokens
+        messages += [{"role": "assistant", "content": content}, {"role": "user", "content": question}]
