@@ -78,12 +78,7 @@ WRITTEN: dict[str, tuple[str, tuple[str, ...]]] = {
 @pytest.mark.parametrize(
     ("family", "num_calls"),
     # a message on a channel calls once
-    [
-        (family, num_calls)
-        for family in WRITTEN
-        for num_calls in (1, 2)
-        if (family, num_calls) != ("channels", 2)
-    ],
+    [*((family, 1) for family in WRITTEN), *((family, 2) for family in WRITTEN if family != "channels")],
 )
 def test_what_a_template_writes_is_read_again(family: str, num_calls: int) -> None:
     calls, marks = WRITTEN[family]
