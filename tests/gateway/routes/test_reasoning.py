@@ -1,5 +1,6 @@
 """POST /v1/chat/completions of models that reason: what is told apart, and what templates are given."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,7 @@ SWITCHED = OPENED.replace("<think>\n", "{% if enable_thinking is false %}<think>
 KEPT = PLAIN.replace("{{ message.content", "{{ message.reasoning_content }}{{ message.content")
 
 
+GO = {"type": "function", "function": {"name": "go", "strict": True, "parameters": {"type": "object"}}}
 LETTERS = ("<|im_start|>", "<|im_end|>")
 TOKENS = (*LETTERS, "<think>", "</think>")
 
@@ -49,14 +51,11 @@ def says(engine: ScriptedEngine, text: str) -> None:
     engine.scripts = [Script(list(text.encode()))]
 
 
-def ids_of(text: str) -> list[int]:
-    """With the marks as tokens."""
-    opened = text.replace("<think>", "\ue002").replace("</think>", "\ue003")
-    return [
-        each
-        for letter in opened
-        for each in ([ord(letter) - 0xDF00] if letter in "\ue002\ue003" else letter.encode())
-    ]
+def ids_of(text: str, special: tuple[str, ...] = TOKENS) -> list[int]:
+    """With the special words as tokens."""
+    marks = {mark: 256 + place for place, mark in enumerate(special)}
+    pieces = re.split(f"({'|'.join(map(re.escape, marks))})", text)
+    return [each for piece in pieces for each in ([marks[piece]] if piece in marks else piece.encode())]
 
 
 def reasoning_of(events: list[Any], name: str) -> str:
@@ -100,6 +99,24 @@ def test_a_model_that_does_not_reason_has_its_marks_in_its_content(
     says(engine, "<think>a</think>b")
 
     assert chat(client).json()["choices"][0]["message"]["content"] == "<think>a</think>b"
+
+
+def test_a_mark_that_is_a_token_is_spelled_where_it_is_content(engine: ScriptedEngine) -> None:
+    engine.scripts = [Script(ids_of("a <think>b</think>"))]
+
+    with serving(engine, PLAIN, TOKENS) as client:
+        assert chat(client).json()["choices"][0]["message"]["content"] == "a <think>b</think>"
+        assert content_of(stream(client)) == "a <think>b</think>"
+
+
+def test_letters_of_a_mark_that_is_a_token_close_nothing(engine: ScriptedEngine) -> None:
+    letters = list(b"hm</think>hm")
+    engine.scripts = [Script([*ids_of("<think>"), *letters, *ids_of("</think>Yes.")])]
+
+    with serving(engine, PLAIN, TOKENS) as client:
+        told = chat(client).json()["choices"][0]["message"]
+
+    assert (told["reasoning_content"], told["content"]) == ("hm</think>hm", "Yes.")
 
 
 def test_earlier_reasoning_comes_back_where_the_template_asks_for_it(engine: ScriptedEngine) -> None:
@@ -195,3 +212,50 @@ def test_reasoning_is_held_to_its_budget(
     assert grammar is not None
     text = f"{'' if template == OPENED else '<think>'}{thought}</think>{content}"
     assert follows(prompts.vocabulary(Readings(prompts).marks), grammar, ids_of(text)) == can_be
+
+
+ON_CHANNELS = "{# <|channel|> #}" + TURNS + "{% if add_generation_prompt %}<|im_start|>assistant{% endif %}"
+CHANNELS = (*LETTERS, "<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|constrain|>")
+
+
+@pytest.mark.parametrize(
+    ("fields", "content", "other"),
+    [({"choice": ["yes"]}, "yes", "no"), ({"tools": [GO]}, " and so on", "<|channel|>")],
+)
+def test_an_answer_on_channels_that_is_continued_goes_on_as_it_was(
+    engine: ScriptedEngine, fields: dict[str, Any], content: str, other: str
+) -> None:
+    begun = {"role": "assistant", "content": "I say "}
+    template = ChatTemplate(ON_CHANNELS)
+    prompts = Prompts(TextModel(ByteTokenizer(CHANNELS), template, (257,)), transcript_bytes=1 << 20)
+    says(engine, content)
+
+    with serving(engine, ON_CHANNELS, CHANNELS) as client:
+        asked = {"messages": [begun], "continue_final_message": True, "add_generation_prompt": False}
+        told = chat(client, **asked, **fields).json()["choices"][0]["message"]
+
+    grammar, vocabulary = engine.submits[-1].sampling.grammar, prompts.vocabulary(Readings(prompts).marks)
+    assert told["content"] == content
+    assert grammar is not None
+    assert follows(vocabulary, grammar, ids_of(content, CHANNELS))
+    assert not follows(vocabulary, grammar, ids_of(other, CHANNELS))
+
+
+def test_what_is_said_on_the_way_to_a_demanded_call_is_told(engine: ScriptedEngine) -> None:
+    before = "<|channel|>commentary<|message|>I go.<|end|><|start|>assistant"
+    call = "<|channel|>commentary to=functions.go <|constrain|>json<|message|>{}"
+    engine.scripts = [Script(ids_of(before + call, CHANNELS))]
+
+    with serving(engine, ON_CHANNELS, CHANNELS) as client:
+        told = chat(client, tools=[GO], tool_choice="required").json()["choices"][0]["message"]
+
+    assert told["content"] == "I go."
+    assert told["tool_calls"][0]["function"] == {"name": "go", "arguments": "{}"}
+
+
+def test_a_budget_is_refused_where_marks_are_letters(engine: ScriptedEngine) -> None:
+    with serving(engine, PLAIN) as client:
+        error = error_of(chat(client, thinking_token_budget=9), 400)
+
+    assert error["param"] == "thinking_token_budget"
+    assert "in letters" in error["message"]
