@@ -43,7 +43,7 @@ class MarkedReader:
         """See Reader."""
         said = [] if self._body is None else self._body.finish()
         rest = self._held
-        if self._body is not None and not (is_cut and (self._opening or self._is_behind_call)):
+        if self._body is not None and not (is_cut and self._opening):
             rest += self._opening + self._body.loose
         # behind a call what is held are blanks, and maybe the beginning of a mark
         if not self._is_behind_call or (rest.strip() and not is_cut):
