@@ -158,8 +158,10 @@ class EngineCore:
         try:
             prompt.frombytes(message.prompt)
             self._check(prompt, message)
-            prepared = self.prepare(message)
-            if prepared is not None:
+            if (prepared := self.prepare(message)) is not None:
+                fault = prepared.exception()
+                if isinstance(fault, ValueError):
+                    return Refused(message.request_id, str(fault), "grammar")
                 prepared.result()
             if self.scheduler.admission.is_full(account_of(message.namespace), len(prompt)):
                 return self._refuse_full(message)
@@ -280,7 +282,7 @@ class EngineCore:
         }
         for request_id in failures:
             self.scheduler.abort(request_id, None, now)
-        return [Refused(request_id, failure, "refused") for request_id, failure in failures.items()]
+        return [Refused(request_id, failure, "grammar") for request_id, failure in failures.items()]
 
     def _note_time(self, step: Step, seconds: float) -> None:
         if self._has_pace:

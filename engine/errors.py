@@ -14,6 +14,7 @@ __all__ = [
     "EngineDied",
     "EngineError",
     "EngineStopping",
+    "GrammarRefused",
     "QueueFull",
     "RequestRefused",
     "WaitedTooLong",
@@ -26,6 +27,10 @@ class EngineError(Exception):
 
 class RequestRefused(EngineError):
     """The request can never run: it exceeds the context or the pool, or its values are out of range."""
+
+
+class GrammarRefused(RequestRefused):
+    """Its grammar cannot be followed, or no further than the answer has come."""
 
 
 class EngineBusy(EngineError):

@@ -10,7 +10,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
-from engine.errors import EngineError, EngineStopping, QueueFull, RequestRefused, WaitedTooLong
+from engine.errors import (
+    EngineError,
+    EngineStopping,
+    GrammarRefused,
+    QueueFull,
+    RequestRefused,
+    WaitedTooLong,
+)
 from engine.messages import Abort, Accepted, Refused, Submit, TokenEvent
 
 __all__ = ["EventStream", "Events", "to_error"]
@@ -158,6 +165,8 @@ def to_error(refused: Refused) -> EngineError:
     match refused.kind:
         case "refused":
             return RequestRefused(refused.message)
+        case "grammar":
+            return GrammarRefused(refused.message)
         case "stopping":
             return EngineStopping(refused.message)
         case "queue_full":

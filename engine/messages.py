@@ -237,7 +237,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
     request_id: str
     message: str
-    kind: Literal["refused", "failed", "stopping", "queue_full", "waited_too_long"]
+    kind: Literal["refused", "grammar", "failed", "stopping", "queue_full", "waited_too_long"]
     retry_after: float | None = None  # seconds; of the last two kinds
 
 

@@ -171,11 +171,12 @@ class EngineService:
             case Submit():
                 self._submit(client, message)
             case Abort():
-                if message.choice is None:
-                    self._preparing.pop(message.request_id, None)
                 self._core.abort(message)
                 if message.choice is None:
                     self._owners.pop(message.request_id, None)
+                    left = self._preparing.pop(message.request_id, None)
+                    if left is not None:
+                        left.compiling.cancel()  # unless it has begun
             case GetStats():
                 self._send(client, Stats(message.ticket, self._core.stats()))
             case GetProgress():

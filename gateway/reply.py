@@ -7,7 +7,8 @@ kept of the answer is stored.
 
 import time
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,9 +16,10 @@ from msgspec import UNSET, UnsetType
 
 from engine.cache_messages import CacheReport
 from engine.client import Events
-from engine.errors import EngineDied
+from engine.errors import EngineDied, GrammarRefused
 from engine.messages import Submit, TokenEvent
 from gateway.choice import Choice, Piece
+from gateway.errors import InvalidRequest
 from gateway.generation import Generation
 from gateway.record import RequestRecord
 from gateway.services import Services
@@ -75,6 +77,7 @@ class Reply:
     turn: Turn | None = None  # of the session that the answer belongs to
     explain: Explain | None = None  # given when the client wants to be told
     cache_work: CacheWork | None = None
+    held_by: str | None = None  # the field by which its answers are held to a grammar
     ahead: Submit | None = None  # computes the beginning of the prompt that is kept, if the rest is not
     cache: CacheTold = NOTHING  # what the client is told; there with the last piece
     is_told: bool = False  # whether the last piece is
@@ -92,7 +95,8 @@ class Reply:
         if self.ahead is not None:
             submits.insert(0, self.ahead)
         self._by_id = {generation.submit.request_id: generation for generation in self.generations}
-        self._events = await self.services.engine.start(submits)
+        with self._naming_the_field():
+            self._events = await self.services.engine.start(submits)
         self.record.completion_id = self.completion_id
         self.record.outcome = "aborted"  # unless it comes to its end
 
@@ -110,22 +114,33 @@ class Reply:
         """The pieces of every choice as they come: those that are there at once come together, in order.
         Raises what the engine raises, and what storing the turn raises.
         """
-        assert self._events is not None, "the reply has been started"
-        async for event in self._events:
-            told: list[Piece] = []
-            for each in (event, *self._events.arrived(_MAX_TOGETHER - 1)):
-                pieces = self._take(each)
-                if pieces and pieces[-1].finish_reason is not None and self._is_over:
-                    if told and self._must_settle:
-                        yield told  # storing takes time, and nothing of this waits for it
-                        told = []
-                    await self._settle()
-                    self.is_told = True
-                    yield told + pieces
-                    return
-                told += pieces
-            yield told
+        events = self._events
+        assert events is not None, "the reply has been started"
+        with self._naming_the_field():
+            async for event in events:
+                told: list[Piece] = []
+                for each in (event, *events.arrived(_MAX_TOGETHER - 1)):
+                    pieces = self._take(each)
+                    if pieces and pieces[-1].finish_reason is not None and self._is_over:
+                        if told and self._must_settle:
+                            yield told  # storing takes time, and nothing of this waits for it
+                            told = []
+                        await self._settle()
+                        self.is_told = True
+                        yield told + pieces
+                        return
+                    told += pieces
+                yield told
         raise EngineDied("the engine left a choice without an end")
+
+    @contextmanager
+    def _naming_the_field(self) -> Iterator[None]:
+        try:
+            yield
+        except GrammarRefused as error:
+            raise InvalidRequest(
+                f"{self.held_by}: {error}", param=self.held_by, code="request_refused"
+            ) from None
 
     async def progress(self) -> PromptProgress | None:
         """How far the prompts are; None once an answer grows. Raises EngineError."""

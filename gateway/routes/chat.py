@@ -185,6 +185,7 @@ class ChatRoute:
             created=int(time.time()),
             remember=remember,
             turn=turn,
+            held_by=next(iter(chat.holding_fields), None),
             explain=explain if chat.cache_hints.explain else None,
         )
         self.caching.bind(reply, chat, await self._ends(chat, turn, prompt, namespace, briefing))

@@ -115,6 +115,7 @@ class CompletionsRoute:
             completion_id=completion_id,
             generations=generations,
             created=int(time.time()),
+            held_by=next(iter(asked.holding_fields), None),
             explain=explain_plain if asked.cache_hints.explain else None,
         )
         self.caching.bind(reply, asked)

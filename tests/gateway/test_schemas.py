@@ -217,3 +217,56 @@ def test_the_place_of_a_fault_is_not_looked_for_for_ever(monkeypatch: pytest.Mon
     assert len(tried) < 20
 
     assert refusal({"anyOf": [*parts[:50], {"type": "objekt"}]}).param == f"{PATH}.anyOf.50"
+
+
+def multiples(*values: float) -> dict[str, Any]:
+    names = [f"a{place}" for place in range(len(values))]
+    properties = {name: {"multipleOf": value} for name, value in zip(names, values, strict=True)}
+    return {"type": "object", "properties": properties, "required": names}
+
+
+@pytest.mark.parametrize(
+    ("values", "place"),
+    [
+        ((999_983,), 0),
+        ((31_536_000,), 0),
+        ((86_400.0,), 0),
+        ((997, 991), 1),
+        ((5, 9_999), 1),
+        ((1.00007,), 0),
+    ],
+)
+def test_multiples_that_cost_too_much_are_refused_or_left_to_the_model(
+    values: tuple[float, ...], place: int
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        schema_part(multiples(*values), is_strict=True, path="p")
+
+    assert refused.value.param in {f"p.properties.a{each}.multipleOf" for each in range(len(values))}
+    assert "multipleOf" not in schema_part(multiples(*values), is_strict=False, path="p")
+
+
+@pytest.mark.parametrize("values", [(3600, 0.01, 60, 24), (1_000_000,), (0.25, 0.05), (1e-6,), (9_999,)])
+def test_usual_multiples_are_followed(values: tuple[float, ...]) -> None:
+    assert "multipleOf" in schema_part(multiples(*values), is_strict=True, path="p")
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"properties": {"n": {"$ref": "#/properties/n"}}}, "p.properties.n"),
+        ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, "p.$defs."),
+        ({"$ref": "#"}, "p"),
+        ({"items": {"anyOf": [{"$ref": "#/items/anyOf"}, {"minimum": 1e300}]}}, "p.items.anyOf.1"),
+        ({"properties": {"a": {"type": "integer", "multipleOf": 0}}}, "p.properties.a"),
+    ],
+)
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_what_is_wrong_in_any_schema_is_refused_at_its_place(
+    schema: Any, place: str, is_strict: bool
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        schema_part({"type": "object", **schema}, is_strict=is_strict, path="p")
+
+    assert str(refused.value.param).startswith(place)
+    assert (refused.value.param == place) != place.endswith(".")

@@ -114,3 +114,35 @@ def test_a_model_that_likes_line_breaks_comes_to_an_end(openai: OpenAI) -> None:
     assert "\n" * 16 in text
     assert "\n" * 17 not in text
     assert json.loads(text) == {"yes": True}
+
+
+def test_an_object_may_have_two_hundred_properties_that_may_be_left_out(openai: OpenAI) -> None:
+    properties: dict[str, object] = {
+        f"some_long_property_{place}": {"type": "string"} for place in range(200)
+    }
+    schema: dict[str, object] = {"type": "object", "properties": properties, "additionalProperties": False}
+    answer = openai.chat.completions.create(
+        model="default",
+        messages=ASKED,
+        temperature=0,
+        max_tokens=30,
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "many", "schema": schema, "strict": True},
+        },
+    )
+
+    assert (answer.choices[0].message.content or "").startswith("{")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_grammar_that_no_answer_satisfies_is_refused_by_the_field_that_sent_it(
+    openai: OpenAI, stream: bool
+) -> None:
+    with pytest.raises(BadRequestError) as refused:
+        openai.chat.completions.create(
+            model="default", messages=ASKED, stream=stream, extra_body={"grammar": "root ::= root"}
+        )
+
+    assert refused.value.param == "grammar"
+    assert refused.value.code == "request_refused"
