@@ -68,7 +68,7 @@ def _routes(
     intake = Intake(services, keeps_trace=settings.database.prefix_trace)
     caching = PromptCaching(services)
     readings = Readings(services.prompts)
-    briefings = Briefings(services.prompts.template_words, readings)
+    briefings = Briefings(services.prompts.template_asks, readings)
     chat = ChatRoute(
         services,
         intake=intake,

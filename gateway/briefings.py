@@ -33,8 +33,9 @@ _EFFORT = "reasoning_effort"
 class Briefings:
     """Of the requests to one model."""
 
-    def __init__(self, template_words: frozenset[str], readings: Readings) -> None:
-        self._words = template_words
+    def __init__(self, asked: frozenset[str], readings: Readings) -> None:
+        """`asked` are the names that the template asks for."""
+        self._asked = asked
         self._has_reasoning = readings.has_reasoning
 
     def of(
@@ -48,9 +49,9 @@ class Briefings:
     def _of_effort(self, effort: str | None) -> dict[str, Any]:
         if effort is None:
             return {}
-        told: dict[str, Any] = {_EFFORT: effort} if _EFFORT in self._words else {}
+        told: dict[str, Any] = {_EFFORT: effort} if _EFFORT in self._asked else {}
         told |= {
-            switch: effort != "none" for switch in _SWITCHES if switch in self._words and self._has_reasoning
+            switch: effort != "none" for switch in _SWITCHES if switch in self._asked and self._has_reasoning
         }
         if not told and not (effort == "none" and not self._has_reasoning):
             raise InvalidRequest(
@@ -66,7 +67,7 @@ class Briefings:
             path = f"chat_template_kwargs.{name}"[:200]
             if name in _TAKEN:
                 raise InvalidRequest(f"{path} is no word for a client to choose; leave it out.", param=path)
-            if name not in self._words:
+            if name not in self._asked:
                 raise InvalidRequest(
                     f"{path} is no word of this model's template; leave it out.",
                     param=path,

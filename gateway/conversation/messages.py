@@ -21,21 +21,18 @@ def normalize(
     messages: Sequence[Message],
     *,
     names_developer: bool,
-    names_tool_calls: bool,
+    write_call: Callable[[Message], str] | None,
     arguments_as_text: bool = False,
-    write_call: Callable[[Message], str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Messages as a template wants them; `names_…` say which words the template itself uses. Calls have their
-    arguments as data, or as JSON text.
+    """Messages as a template wants them.
 
-    Role `developer` becomes `system` and tool calls become text at the end of the content where the template
-    would not know them: JSON, or what `write_call` makes of each. Raises ValueError for any other role:
-    templates build special tokens from roles, so a role is never free text.
+    Role `developer` becomes `system` for a template that does not name it. Tool calls keep their place, with
+    arguments as data or as JSON text; where the template would not know them they become text at the end of
+    the content, as `write_call` writes each. Raises ValueError for any other role: templates build special
+    tokens from roles, so a role is never free text.
     """
-    read_call = (_call_as_text if arguments_as_text else _call) if names_tool_calls else None
-    return [
-        _normalize(message, names_developer, read_call, write_call or _call_as_json) for message in messages
-    ]
+    read_call = _call_as_text if arguments_as_text else _call
+    return [_normalize(message, names_developer, read_call, write_call) for message in messages]
 
 
 def strings_of(value: Any) -> list[str]:
@@ -52,8 +49,8 @@ def strings_of(value: Any) -> list[str]:
 def _normalize(
     message: Message,
     names_developer: bool,
-    read_call: Callable[[Message], dict[str, Any]] | None,
-    write_call: Callable[[Message], str],
+    read_call: Callable[[Message], dict[str, Any]],
+    write_call: Callable[[Message], str] | None,
 ) -> dict[str, Any]:
     known = {key: value for key, value in message.items() if value is not None}
     known["content"] = _text(message.get("content"))
@@ -64,9 +61,9 @@ def _normalize(
     if known["role"] == "developer" and not names_developer:
         known["role"] = "system"
     calls = known.pop("tool_calls", ())
-    if calls and read_call is not None:
+    if calls and write_call is None:
         known["tool_calls"] = [read_call(call) for call in calls]
-    elif calls:
+    elif calls and write_call is not None:
         lines = [write_call(call) for call in calls]
         known["content"] = "\n".join([known["content"], *lines] if known["content"] else lines)
     return known
@@ -96,11 +93,6 @@ def _call_as_text(call: Message) -> dict[str, Any]:
     if isinstance(function, Mapping) and not isinstance(arguments := function.get("arguments", {}), str):
         plain["function"] = {**function, "arguments": json.dumps(arguments, ensure_ascii=False)}
     return plain
-
-
-def _call_as_json(call: Message) -> str:
-    plain = _call(call)
-    return json.dumps(plain.get("function", plain), ensure_ascii=False)
 
 
 def _arguments(text: str) -> Any:

@@ -48,7 +48,7 @@ class Prompts:
         self.vocab_size = model.tokenizer.vocab_size
         self.spelling = Spelling(model.tokenizer)
         self.max_token_bytes = _max_token_bytes(model.tokenizer)  # of any token
-        self.template_words = model.template.words
+        self.template_asks = model.template.asked
         self.template_source = model.template.source
         self._start = () if model.bos_token_id is None else (model.bos_token_id,)
         self._renderer = Renderer(model.template, model.tokenizer)

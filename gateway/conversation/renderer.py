@@ -4,7 +4,7 @@ It owns the order and the rule for answers to be continued. Invariant: the same 
 give the same rendering.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any
@@ -101,7 +101,7 @@ class Renderer:
         self, messages: Sequence[Message], briefing: Briefing
     ) -> tuple[Guard, list[dict[str, Any]], Briefing]:
         template = self._template
-        plain = self._written_out(messages, briefing) if briefing.tools else self._plain(messages)
+        plain = self._written_out(messages, briefing)
         tools = list(briefing.tools) if template.names_tools else []
         words = dict(briefing.words)
         texts = [*strings_of(plain), *strings_of(tools), *strings_of(words), *template.texts]
@@ -110,22 +110,18 @@ class Renderer:
         hidden = [guard.hide(message) | {"role": message["role"]} for message in plain]
         return guard, hidden, Briefing(guard.hide(tools), guard.hide(words))
 
-    def _plain(
-        self, messages: Sequence[Message], write_call: Callable[[Message], str] | None = None
-    ) -> list[dict[str, Any]]:
-        return normalize(
-            messages,
-            names_developer=self._template.names_developer,
-            names_tool_calls=self._template.names_tool_calls,
-            arguments_as_text=self._template.takes_arguments_as_text,
-            write_call=write_call,
-        )
-
     def _written_out(self, messages: Sequence[Message], briefing: Briefing) -> list[dict[str, Any]]:
-        """Messages with all about tools that the template itself would not say."""
+        """Messages with all about tools that the template itself would not say, whether or not this request
+        has any: a history reads the same in all.
+        """
         template = self._template
-        plain = self._plain(messages, call_text)
-        if not template.names_tools:
+        plain = normalize(
+            messages,
+            names_developer=template.names_developer,
+            write_call=None if template.names_tool_calls else call_text,
+            arguments_as_text=template.takes_arguments_as_text,
+        )
+        if briefing.tools and not template.names_tools:
             plain = with_tools(plain, briefing.tools, takes_system=template.takes_system)
         return plain if template.names_tool else with_results(plain)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError, nodes
+from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -40,7 +40,7 @@ class TemplateRefused(ValueError):
 
 
 class ChatTemplate:
-    """A compiled template, and the words that its source uses."""
+    """A compiled template, the words that its source uses, and the names that it `asked` to be given."""
 
     def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
         """Raises ValueError when the source is no template."""
@@ -52,7 +52,7 @@ class ChatTemplate:
         self.names_tool = "tool" in self.words
         self._words = {"bos_token": bos_token, "eos_token": eos_token}
         try:
-            self._template = _compile(source)
+            self._template, self.asked = _compile(source)
         except TemplateError as error:
             raise ValueError(f"the model's chat template cannot be read: {error}") from error
         self._takes_parts = False
@@ -135,13 +135,15 @@ def _calling(arguments: object) -> dict[str, Any]:
     return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
-def _compile(source: str) -> Template:
+def _compile(source: str) -> tuple[Template, frozenset[str]]:
+    """A template, and the names that it asks whoever renders it for."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise
-    return environment.from_string(source)
+    asked = meta.find_undeclared_variables(environment.parse(source))
+    return environment.from_string(source), frozenset(asked)
 
 
 def _raise(message: str) -> NoReturn:

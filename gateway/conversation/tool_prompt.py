@@ -31,10 +31,11 @@ def with_tools(
     if told and told[0]["role"] in ("system", "developer"):
         before = told[0]["content"]
         return [{**told[0], "content": f"{before}\n\n{listed}" if before else listed}, *told[1:]]
-    first = told[0] if told else {}
-    if not takes_system and first.get("role") == "user":
-        return [{**first, "content": f"{listed}\n\n{first['content']}"}, *told[1:]]
-    return [{"role": "system", "content": listed}, *told]
+    first = next((message for message in told if message["role"] == "user"), None)
+    if takes_system or first is None:
+        return [{"role": "system", "content": listed}, *told]
+    first["content"] = f"{listed}\n\n{first['content']}"
+    return told
 
 
 def with_results(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -46,6 +46,19 @@ def _text_of(part: object, place: int) -> str:
     return text
 
 
+def _calls(value: object) -> object:
+    """Earlier calls, of which a template may print anything: their arguments are what the model wrote."""
+    for place, call in enumerate(value if isinstance(value, list) else ()):
+        kind = call.get("type", "function") if isinstance(call, dict) else "function"
+        if kind not in ("function", None):
+            raise PydanticCustomError("call", 'must be "function"', {"path": f"{place}.type"})
+        function = call.get("function") if isinstance(call, dict) else None
+        name = function.get("name") if isinstance(function, dict) else None
+        if not isinstance(name, str):
+            raise PydanticCustomError("call", "must be a function's name", {"path": f"{place}.function.name"})
+    return value
+
+
 class ContentPart(BaseModel):
     """A part of a message's content, as it is described; it is read by `_text_of`."""
 
@@ -66,7 +79,7 @@ class Message(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str | None, BeforeValidator(_joined_text, json_schema_input_type=_Content)] = None
     name: str | None = None
-    tool_calls: Annotated[list[dict[str, Any]] | None, FailFast()] = None
+    tool_calls: Annotated[list[dict[str, Any]] | None, FailFast(), BeforeValidator(_calls)] = None
     tool_call_id: str | None = None
     # by either name
     reasoning_content: str | None = None
@@ -82,6 +95,8 @@ class Message(BaseModel):
     @classmethod
     def _with_breakpoints(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         message = handler(data)
+        if message.tool_calls and message.role != "assistant":
+            raise PydanticCustomError("call", "belongs to an assistant's message", {"path": "tool_calls"})
         if isinstance(data, dict) and (found := breakpoints_in(data.get("content"))):
             message._breakpoints = found
         return message

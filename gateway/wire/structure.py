@@ -35,7 +35,10 @@ def _parts(request: TextRequest) -> Iterator[str]:
 
 def _of_format(asked: ResponseFormat) -> Iterator[str]:
     if asked.type == "json_object":
-        yield schema_part(ANY_OBJECT, is_strict=True, path="response_format")
+        if asked.schema_ is None:
+            yield schema_part(ANY_OBJECT, is_strict=True, path="response_format")
+        else:
+            yield schema_part(asked.schema_, is_strict=False, path="response_format.schema")
     elif asked.type == "json_schema":
         path = "response_format.json_schema"
         if asked.json_schema is None:

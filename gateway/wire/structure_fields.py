@@ -26,6 +26,7 @@ class ResponseFormat(BaseModel):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")  # of an object, as llama.cpp has it
 
 
 def _schema(value: object) -> object:

@@ -63,7 +63,34 @@ def test_results_that_stand_together_are_one_message(tiny: ByteBPE) -> None:
     assert f"user\n{text}" in told.units
 
 
-def test_without_tools_results_are_rendered_as_the_template_does(tiny: ByteBPE) -> None:
-    told = rendered(tiny, CHATML, {"role": "tool", "content": "a"}, briefing=NOTHING)
+CALLED = {"role": "assistant", "tool_calls": [{"function": {"name": "go", "arguments": "{}"}}]}
+RESULT = {"role": "tool", "content": "a"}
+
+
+def test_a_history_of_calls_reads_the_same_whether_a_request_has_tools_or_not(tiny: ByteBPE) -> None:
+    with_tools = rendered(tiny, CHATML, HI, CALLED, RESULT, briefing=Briefing([TOOL]))
+    without = rendered(tiny, CHATML, HI, CALLED, RESULT, briefing=NOTHING)
+
+    assert with_tools.units[-len(without.units) :] == without.units
+    assert 'assistant\n<tool_call>\n{"name": "go", "arguments": {}}\n</tool_call>' in without.units
+    assert "user\n<tool_response>\na\n</tool_response>" in without.units
+
+
+def test_a_template_that_knows_results_is_given_them(tiny: ByteBPE) -> None:
+    told = rendered(tiny, "{# tool #}" + CHATML, RESULT, briefing=NOTHING)
 
     assert "tool\na" in told.units
+
+
+def test_a_system_message_lists_tools_where_a_template_takes_one(tiny: ByteBPE) -> None:
+    assert str(rendered(tiny, CHATML, HI, briefing=Briefing([TOOL])).units[1]).startswith(
+        "system\nYou may call"
+    )
+
+
+def test_a_first_user_s_message_may_come_later(tiny: ByteBPE) -> None:
+    refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + CHATML
+
+    told = rendered(tiny, refusing, {"role": "assistant", "content": "a"}, HI, briefing=Briefing([TOOL]))
+
+    assert any(str(unit).startswith("user\nYou may call") for unit in told.units)

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from gateway.conversation.messages import normalize, strings_of
+from gateway.conversation.tool_prompt import call_text
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "sum", "arguments": '{"a": 1}'}}
 
 
 def normal(message: dict[str, Any], *, developer: bool = False, tools: bool = False) -> dict[str, Any]:
-    return normalize([message], names_developer=developer, names_tool_calls=tools)[0]
+    return normalize([message], names_developer=developer, write_call=None if tools else call_text)[0]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,8 @@ def test_tool_calls_reach_a_template_that_knows_them_as_data() -> None:
 def test_tool_calls_become_text_for_a_template_that_does_not() -> None:
     message = normal({"role": "assistant", "content": "ok", "tool_calls": [CALL]})
 
-    assert message == {"role": "assistant", "content": 'ok\n{"name": "sum", "arguments": {"a": 1}}'}
+    text = '<tool_call>\n{"name": "sum", "arguments": {"a": 1}}\n</tool_call>'
+    assert message == {"role": "assistant", "content": f"ok\n{text}"}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ def test_tool_calls_reach_a_template_that_writes_text_as_text(arguments: object,
     (message,) = normalize(
         [{"role": "assistant", "tool_calls": [call]}],
         names_developer=False,
-        names_tool_calls=True,
+        write_call=None,
         arguments_as_text=True,
     )
 

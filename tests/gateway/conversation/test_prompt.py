@@ -66,8 +66,8 @@ def test_tool_history_is_readable_text(smollm: Prompts) -> None:
     )
 
     text = detokenize(smollm.tokenizer, prompt.ids)
-    assert 'assistant\n{"name": "now", "arguments": {}}\n' in text
-    assert "tool\n12:00\n" in text
+    assert 'assistant\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>\n' in text
+    assert "user\n<tool_response>\n12:00\n</tool_response>\n" in text
 
 
 # the worked example of docs/transcripts.md

@@ -72,6 +72,16 @@ def test_what_a_template_takes_is_found_by_trying(source: str, takes_system: boo
     assert (template.takes_system, template.takes_arguments_as_text) == (takes_system, takes_text)
 
 
+def test_a_template_that_shows_no_message_is_given_text() -> None:
+    assert rendered("{{ messages[0].content is string }}", {"role": "user", "content": "hi"}) == "True"
+
+
+def test_the_names_that_a_template_asks_for_are_found() -> None:
+    source = "{% set a = a | default(1) %}{% for b in c %}{{ b.d }}{{ 'e' }}{% endfor %}{{ f is defined }}"
+
+    assert ChatTemplate(source).asked == {"a", "c", "f"}
+
+
 def test_blocks_take_their_line_with_them() -> None:
     assert rendered("{% if true %}\n  {% if true %}\na\n  {% endif %}\n{% endif %}\n") == "a\n"
 

@@ -162,6 +162,8 @@ def test_a_template_is_told_whether_to_reason(
         ({"reasoning_effort": "low"}, "reasoning_effort"),
         ({"chat_template_kwargs": {"enable_thinking": True}}, "chat_template_kwargs.enable_thinking"),
         ({"chat_template_kwargs": {"messages": "x"}}, "chat_template_kwargs.messages"),
+        ({"chat_template_kwargs": {"role": "x"}}, "chat_template_kwargs.role"),
+        ({"chat_template_kwargs": {"message": "x"}}, "chat_template_kwargs.message"),
         ({"chat_template_kwargs": {"message": {}}}, "chat_template_kwargs.message"),
         ({"thinking_token_budget": 9}, "thinking_token_budget"),
         ({"thinking_token_budget": -1}, "thinking_token_budget"),
@@ -172,6 +174,16 @@ def test_what_the_template_does_not_ask_for_is_refused_by_name(
     client: httpx.Client, fields: dict[str, Any], param: str
 ) -> None:
     assert error_of(chat(client, **fields), 400)["param"] == param
+
+
+def test_a_word_that_only_stands_in_a_template_s_text_is_not_asked_for(engine: ScriptedEngine) -> None:
+    spoken = PLAIN + "{{ '</think> enable_thinking' }}"
+
+    with serving(engine, spoken) as client:
+        effort = error_of(chat(client, reasoning_effort="none"), 400)
+        word = error_of(chat(client, chat_template_kwargs={"enable_thinking": False}), 400)
+
+    assert (effort["param"], word["param"]) == ("reasoning_effort", "chat_template_kwargs.enable_thinking")
 
 
 def test_effort_none_says_nothing_to_a_model_that_does_not_reason(client: httpx.Client) -> None:

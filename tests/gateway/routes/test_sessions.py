@@ -94,7 +94,8 @@ def test_the_limits_of_metadata_are_taken(stored: Stored) -> None:
 
 @pytest.mark.parametrize("depth", [40, 400])
 def test_what_nests_too_deeply_to_be_stored_is_a_400(stored: Stored, depth: int) -> None:
-    deep = '{"role":"user","content":"a","tool_calls":[{"x":' + "[" * depth + "]" * depth + "}]}"
+    call = '{"function":{"name":"f"},"x":' + "[" * depth + "]" * depth + "}"
+    deep = f'{{"role":"assistant","content":"a","tool_calls":[{call}]}}'
 
     made = stored.alice.post(SESSIONS, content=f'{{"messages":[{deep}]}}')
     chat = stored.alice.post(

@@ -22,6 +22,7 @@ SAID: list[tuple[dict[str, Any], str]] = [
     ({"structured_outputs": {"regex": "a"}}, "/a/"),
     ({"structured_outputs": {"choice": ["a"]}}, '"a"'),
     ({"structured_outputs": {"grammar": 'root ::= "a"'}}, '"a"'),
+    ({"response_format": {"type": "json_object", "schema": {"properties": {"q": {}}}}}, '"q"'),
 ]
 
 

@@ -263,6 +263,27 @@ def test_what_cannot_be_meant_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "assistant", "tool_calls": [{}]}, "messages.1.tool_calls.0.function.name"),
+        ({"role": "assistant", "tool_calls": ["a"]}, "messages.1.tool_calls.0.function.name"),
+        ({"role": "assistant", "tool_calls": [{"function": {"name": 5}}]},
+         "messages.1.tool_calls.0.function.name"),
+        ({"role": "assistant", "tool_calls": [{"type": "custom", "custom": {}}]},
+         "messages.1.tool_calls.0.type"),
+        ({"role": "user", "content": "a", "tool_calls": [{"function": {"name": "go"}}]},
+         "messages.1.tool_calls"),
+    ],
+)  # fmt: skip
+def test_earlier_calls_that_are_none_are_refused_by_their_place(
+    client: httpx.Client, message: dict[str, Any], param: str
+) -> None:
+    hi = {"role": "user", "content": "hi"}
+
+    assert error_of(chat(client, messages=[hi, message]), 400)["param"] == param
+
+
+@pytest.mark.parametrize(
     ("fields", "has_grammar"),
     [
         ({}, False),

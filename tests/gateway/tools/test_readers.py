@@ -20,6 +20,7 @@ PARAMETERS = {
     "n": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
     "on": {"type": "boolean"},
     "list": {"type": ["array"]},
+    "maybe": {"type": ["string", "null"]},
 }
 NAMES: dict[str, Any] = {"look": {"type": "object", "properties": PARAMETERS}, "go": {}}
 LOOK = '{"name": "look", "arguments": {"q": "x}<tool_call>"}}'
@@ -115,6 +116,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("mistral", '[TOOL_CALLS][{"name": "go"}, {"name": "no"}]', said(', {"name": "no"}]', ["go", "{}"])),
     ("tagged", "hi " + tagged(q=" two\nlines", n=3), said("hi", ["look", '{"q": " two\\nlines", "n": 3}'])),
     ("tagged", tagged(on="True", list="[1, NaN]"), said("", ["look", '{"on": true, "list": "[1, NaN]"}'])),
+    ("tagged", tagged(maybe="null"), said("", ["look", '{"maybe": null}'])),
     ("tagged", tagged(n="null", other="7"), said("", ["look", '{"n": null, "other": "7"}'])),
     ("tagged", "<tool_call><function=go></function></tool_call>", said("", ["go", "{}"])),
     ("tagged", tagged(q="a") + HERMES, said("", ["look", '{"q": "a"}'], LOOKED)),
