@@ -6,11 +6,12 @@ string, and nothing that a client left out appears in one as a word such as "Non
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-__all__ = ["Message", "normalize", "strings_of"]
+__all__ = ["ArgumentForm", "Message", "normalize", "strings_of"]
 
 Message = Mapping[str, Any]
+ArgumentForm = Literal["any", "text", "data"]  # of calls, that a template takes
 
 # by which templates ask for an earlier answer's reasoning; clients send one of the first two
 _REASONING = ("reasoning_content", "reasoning", "thinking")
@@ -22,17 +23,16 @@ def normalize(
     *,
     names_developer: bool,
     write_call: Callable[[Message], str] | None,
-    arguments_as_text: bool = False,
+    arguments: ArgumentForm = "any",
 ) -> list[dict[str, Any]]:
     """Messages as a template wants them.
 
     Role `developer` becomes `system` for a template that does not name it. Tool calls keep their place, with
-    arguments as data or as JSON text; where the template would not know them they become text at the end of
+    arguments in a form that the template takes; where it would not know them they become text at the end of
     the content, as `write_call` writes each. Raises ValueError for any other role: templates build special
     tokens from roles, so a role is never free text.
     """
-    read_call = _call_as_text if arguments_as_text else _call
-    return [_normalize(message, names_developer, read_call, write_call) for message in messages]
+    return [_normalize(message, names_developer, arguments, write_call) for message in messages]
 
 
 def strings_of(value: Any) -> list[str]:
@@ -49,7 +49,7 @@ def strings_of(value: Any) -> list[str]:
 def _normalize(
     message: Message,
     names_developer: bool,
-    read_call: Callable[[Message], dict[str, Any]],
+    arguments: ArgumentForm,
     write_call: Callable[[Message], str] | None,
 ) -> dict[str, Any]:
     known = {key: value for key, value in message.items() if value is not None}
@@ -62,7 +62,7 @@ def _normalize(
         known["role"] = "system"
     calls = known.pop("tool_calls", ())
     if calls and write_call is None:
-        known["tool_calls"] = [read_call(call) for call in calls]
+        known["tool_calls"] = [_call(call, arguments) for call in calls]
     elif calls and write_call is not None:
         lines = [write_call(call) for call in calls]
         known["content"] = "\n".join([known["content"], *lines] if known["content"] else lines)
@@ -77,27 +77,31 @@ def _text(content: Any) -> str:
     return "".join([part["text"] for part in content])
 
 
-def _call(call: Message) -> dict[str, Any]:
-    """A call with its arguments as data: clients send them as JSON text, templates write out data."""
+def _call(call: Message, form: ArgumentForm) -> dict[str, Any]:
+    """A call with its arguments as a template takes them: clients send them as JSON text."""
     plain = {key: value for key, value in call.items() if value is not None}
     function = plain.get("function")
-    if isinstance(function, Mapping) and isinstance(function.get("arguments"), str):
-        plain["function"] = {**function, "arguments": _arguments(function["arguments"])}
+    if isinstance(function, Mapping):
+        arguments = function.get("arguments")
+        told = _as_text(arguments) if form == "text" else _as_data(arguments, only=form == "data")
+        plain["function"] = {**function, "arguments": told}
     return plain
 
 
-def _call_as_text(call: Message) -> dict[str, Any]:
-    """A call with its arguments as the JSON text that a client sends, for templates that write out text."""
-    plain = {key: value for key, value in call.items() if value is not None}
-    function = plain.get("function")
-    if isinstance(function, Mapping) and not isinstance(arguments := function.get("arguments", {}), str):
-        plain["function"] = {**function, "arguments": json.dumps(arguments, ensure_ascii=False)}
-    return plain
+def _as_text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
-def _arguments(text: str) -> Any:
+def _as_data(arguments: Any, *, only: bool) -> Any:
+    """A JSON object as data; what is none as it is, or, if data is all that can be told, as the one argument
+    of an object.
+    """
     try:
-        arguments = json.loads(text)
+        data = json.loads(arguments) if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
-        return text
-    return arguments if isinstance(arguments, dict) else text
+        data = arguments
+    if isinstance(data, dict):
+        return data
+    if only:
+        return {"arguments": arguments} if arguments else {}
+    return arguments

@@ -119,7 +119,7 @@ class Renderer:
             messages,
             names_developer=template.names_developer,
             write_call=None if template.names_tool_calls else call_text,
-            arguments_as_text=template.takes_arguments_as_text,
+            arguments=template.arguments,
         )
         if briefing.tools and not template.names_tools:
             plain = with_tools(plain, briefing.tools, takes_system=template.takes_system)

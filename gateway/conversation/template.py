@@ -17,6 +17,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gateway.conversation.briefing import NOTHING, Briefing
+from gateway.conversation.messages import ArgumentForm
 
 __all__ = ["CHATML", "ChatTemplate", "TemplateRefused"]
 
@@ -60,11 +61,9 @@ class ChatTemplate:
             self._takes_parts = True
             self._takes_parts = self._shows(_USER)
         self.takes_system = self._takes(_SYSTEM, _USER) or not self._takes(_USER)
-        self.takes_arguments_as_text = (
-            self.names_tool_calls
-            and not self._takes(_USER, _calling({}), _RESULT)
-            and self._takes(_USER, _calling("{}"), _RESULT)
-        )
+        self.arguments: ArgumentForm = "any"
+        if self._takes(_USER, _calling({}), _RESULT) != self._takes(_USER, _calling("{}"), _RESULT):
+            self.arguments = "data" if self._takes(_USER, _calling({}), _RESULT) else "text"
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -66,10 +66,29 @@ def test_tool_calls_reach_a_template_that_writes_text_as_text(arguments: object,
         [{"role": "assistant", "tool_calls": [call]}],
         names_developer=False,
         write_call=None,
-        arguments_as_text=True,
+        arguments="text",
     )
 
     assert message["tool_calls"] == [{"function": {"name": "f", "arguments": text}}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "data"),
+    [
+        ('{"a":  1}', {"a": 1}), ({"a": 1}, {"a": 1}), ("", {}), (None, {}),
+        ('{"q": "un', {"arguments": '{"q": "un'}), ("[1]", {"arguments": "[1]"}), (7, {"arguments": 7}),
+    ],
+)  # fmt: skip
+def test_tool_calls_reach_a_template_that_takes_data_only_as_data(arguments: object, data: object) -> None:
+    call = {"function": {"name": "f", "arguments": arguments}}
+    (message,) = normalize(
+        [{"role": "assistant", "tool_calls": [call]}],
+        names_developer=False,
+        write_call=None,
+        arguments="data",
+    )
+
+    assert message["tool_calls"] == [{"function": {"name": "f", "arguments": data}}]
 
 
 @pytest.mark.parametrize("arguments", ["not json", "[1]", "[" * 100_000])

@@ -57,19 +57,19 @@ WITHOUT_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no sy
 
 
 @pytest.mark.parametrize(
-    ("source", "takes_system", "takes_text"),
+    ("source", "takes_system", "arguments"),
     [
-        (CHATML, True, False),
-        (AS_DATA, True, False),
-        (AS_TEXT, True, True),
-        (WITHOUT_SYSTEM + CHATML, False, False),
-        ("{{ raise_exception('nothing at all') }}", True, False),
+        (CHATML, True, "any"),
+        (AS_DATA, True, "data"),
+        (AS_TEXT, True, "text"),
+        (WITHOUT_SYSTEM + CHATML, False, "any"),
+        ("{{ raise_exception('nothing at all') }}", True, "any"),
     ],
 )
-def test_what_a_template_takes_is_found_by_trying(source: str, takes_system: bool, takes_text: bool) -> None:
+def test_what_a_template_takes_is_found_by_trying(source: str, takes_system: bool, arguments: str) -> None:
     template = ChatTemplate(source)
 
-    assert (template.takes_system, template.takes_arguments_as_text) == (takes_system, takes_text)
+    assert (template.takes_system, template.arguments) == (takes_system, arguments)
 
 
 def test_a_template_that_shows_no_message_is_given_text() -> None:
