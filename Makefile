@@ -20,7 +20,7 @@ DESCRIBED := $(VENV)-described/.installed
 NODE := tests/clients/node
 NODE_CLIENTS := $(NODE)/node_modules/.installed
 
-.PHONY: serve pull test test-processes test-clients node test-gpu-check test-oldest test-compile test-described soak check format clean
+.PHONY: serve pull test test-processes test-benches test-clients node test-gpu-check test-oldest test-compile test-described soak check format clean
 .DELETE_ON_ERROR:
 
 serve: $(RUNTIME)
@@ -38,9 +38,14 @@ test-processes: $(TOOLS)
 	@$(BIN)/stemma pull --data data
 	GOMP_SPINCOUNT=2000 $(BIN)/python -m pytest tests/processes
 
-# The check for GPUs at tiny sizes, in Triton's interpreter.
+# The programs of `stemma bench`, at tiny sizes.
+test-benches: $(TOOLS)
+	@$(BIN)/stemma pull --data data
+	GOMP_SPINCOUNT=2000 $(BIN)/python -m pytest tests/benchmarks
+
+# The GPU's path and the check for GPUs at tiny sizes, in Triton's interpreter, and attention compiled for every chip.
 test-gpu-check: $(TOOLS)
-	$(BIN)/python -m pytest tests/scripts
+	GOMP_SPINCOUNT=2000 $(BIN)/python -m pytest tests/gpu tests/scripts
 
 # Real clients, unchanged, against a running server: they have an environment of their own, and Node's packages.
 test-clients: node $(RUNTIME) $(CLIENTS) $(NODE_CLIENTS)
@@ -54,12 +59,12 @@ node:
 # With the oldest torch and Triton that are promised. Triton 3.6 interprets with NumPy before 2.4 only.
 test-oldest: $(OLDEST)
 	GOMP_SPINCOUNT=2000 $(VENV)-oldest/bin/python -m pytest -W "ignore:Conversion of an array:DeprecationWarning" \
-		tests/kernels tests/engine/test_gpu_path.py tests/engine/test_graphs.py tests/engine/test_transfer.py \
+		tests/kernels tests/gpu tests/engine/test_graphs.py tests/engine/test_transfer.py \
 		tests/engine/test_kv_pool.py tests/engine/test_sampling.py -k "not (compiled and (sm_80 or gfx942))"
 
 # Every shape of heads and blocks for every chip: half an hour on an idle machine.
 test-compile: $(TOOLS)
-	$(BIN)/python -m pytest tests/kernels/compile_matrix.py
+	$(BIN)/python -m pytest tests/gpu/compile_matrix.py
 
 # What is served is what /openapi.json says, as a tool that makes requests of it finds.
 test-described: $(TOOLS) $(DESCRIBED)

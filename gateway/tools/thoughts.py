@@ -54,8 +54,7 @@ class ThoughtReader:
             elif self._state == "inside":
                 text = self._inside(text, said)
             elif self._state == "gap":
-                text = text.lstrip()
-                self._state = "content" if text else "gap"
+                text = self._gap(text)
             else:
                 said += [Said("content", text)] if self._then is None else self._then.push(text)
                 text = ""
@@ -75,6 +74,17 @@ class ThoughtReader:
             self._state = "inside"
             return words[len(opening) :]
         if opening.startswith(words):
+            self._held = text
+            return ""
+        self._state = "content"
+        return text
+
+    def _gap(self, text: str) -> str:
+        """Pass over blanks, and over the closing mark where a model repeats it."""
+        text, closing = text.lstrip(), self._marks.closing
+        if text.startswith(closing):
+            return text[len(closing) :]
+        if closing.startswith(text):
             self._held = text
             return ""
         self._state = "content"

@@ -6,10 +6,10 @@ Read off machine code for chips that are not here, at the sizes of the tests tha
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from tests.gpu.test_attention_compiled import SHAPE
 from tests.kernels import test_small_kernels_compiled as small
 from tests.kernels.aot import TARGETS, Compiler, DoesNotCompile, Resources
 from tests.kernels.compiled_attention import MERGE, TILED, compile_attention
-from tests.kernels.test_attention_compiled import SHAPE
 
 
 def kernels(compiler: Compiler) -> Iterator[tuple[str, Callable[[str], Resources]]]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels.head_tiles import launch_heads
-from tests.kernels.test_small_kernels_compiled import ROPE
+from tests.gpu.test_small_kernels_compiled import ROPE
 
 
 class Noted:

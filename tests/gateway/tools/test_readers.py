@@ -132,6 +132,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("thoughts", f"<think>\nhm </think>\n\nhi {HERMES}", said("hi", LOOKED, reasoning="hm")),
     ("thoughts", "a <think>b</think>", said("a <think>b</think>")),
     ("thoughts", "<think></think>b", said("b")),
+    ("thoughts", "<think>a</think>\n</think></think> b </think>", said("b </think>", reasoning="a")),
+    ("thoughts", "<think>a</think> </thi", said("</thi", reasoning="a")),
     ("inside", "hm\n</think>\n\nb ", said("b ", reasoning="hm")),
     ("inside", "<think>hm", said(reasoning="hm")),
     ("thoughts", "<think><think><think>", said(reasoning="<think>")),

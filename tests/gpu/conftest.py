@@ -1,4 +1,4 @@
-"""What tests of kernels may ask for."""
+"""What tests of compiled kernels may ask for."""
 
 from collections.abc import Iterator
 
