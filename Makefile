@@ -20,7 +20,7 @@ DESCRIBED := $(VENV)-described/.installed
 NODE := tests/clients/node
 NODE_CLIENTS := $(NODE)/node_modules/.installed
 
-.PHONY: serve pull test test-processes test-benches test-clients node test-gpu-check test-oldest test-compile test-described soak check format clean
+.PHONY: serve pull test test-served test-benches test-clients node test-gpu-check test-oldest test-compile test-described soak check format clean
 .DELETE_ON_ERROR:
 
 serve: $(RUNTIME)
@@ -33,10 +33,11 @@ test: $(TOOLS)
 	@$(BIN)/stemma pull --data data
 	GOMP_SPINCOUNT=2000 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Whole servers, started, killed and started again, and what their clocks give away: nothing else may run beside it.
-test-processes: $(TOOLS)
+# The default model behind a running server; servers killed and started again; and what their clocks give away, so
+# that nothing else may run beside it.
+test-served: $(TOOLS)
 	@$(BIN)/stemma pull --data data
-	GOMP_SPINCOUNT=2000 $(BIN)/python -m pytest tests/processes
+	GOMP_SPINCOUNT=2000 $(BIN)/python -m pytest tests/integration tests/processes
 
 # The programs of `stemma bench`, at tiny sizes.
 test-benches: $(TOOLS)

@@ -33,7 +33,7 @@ def test_a_client_that_stops_reading_keeps_neither_its_request_nor_its_session(
     with socket.create_connection((url.host, url.port)) as stuck:
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stuck.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
-        wait_until(lambda: len(engine.submits) == 1)
+        wait_until(lambda: engine.num_running == 1)
         wait_until(lambda: engine.num_running == 0)
         engine.scripts = [Script([tokenizer.id_of("x")])]
         again = chat(impatient.alice, session_id=session["id"])

@@ -1,1 +1,1 @@
-"""Tests that start and end whole servers, a target of their own: `make test-processes`."""
+"""Tests that start and end whole servers, a target of their own: `make test-served`."""
