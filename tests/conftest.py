@@ -11,6 +11,11 @@ from hypothesis import HealthCheck, settings
 # Without a GPU Triton's kernels run in its interpreter, which is chosen when their modules are imported.
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")
 
+# Processes that compile at once may write over each other's files of Numba's cache, and load another's code:
+# each worker of `make test` has a cache of its own.
+if (worker := os.environ.get("PYTEST_XDIST_WORKER")) is not None:
+    os.environ["NUMBA_CACHE_DIR"] = str(Path(__file__).parents[1] / "build" / f"kernels-{worker}")
+
 # Shells let what they start in the background ignore interrupts, and so would all that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
